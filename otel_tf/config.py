@@ -1,0 +1,134 @@
+"""Every setting of otel-tf, in one table: the fields of `Settings`.
+
+An argument wins over an environment variable, a variable over the default. Variables follow
+OpenTelemetry's rules: an empty value counts as unset, only ``true`` (any case) is true, durations are
+integer milliseconds, and a value that cannot be read is reported by name and the default is used.
+OpenTelemetry's own variables (``OTEL_*``) are read by its SDK and exporters, not here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from otel_tf.errors import UserError
+
+__all__ = ["Origin", "Settings", "resolve", "rows"]
+
+_logger = logging.getLogger(__name__)
+
+Origin = Literal["argument", "environment", "default"]
+
+
+def _setting(env: str, default: Any, doc: str, kind: type = str) -> Any:
+    return dataclasses.field(default=default, metadata={"env": env, "doc": doc, "kind": kind})
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """The settings in force in one process. Field order is the order in the documentation."""
+
+    run_id: str | None = _setting(
+        "OTEL_TF_RUN_ID", None, "Name of the run, the same in all its processes; default: made or agreed."
+    )
+    run_dir: Path | None = _setting(
+        "OTEL_TF_RUN_DIR",
+        None,
+        "Folder of this run's spool, shared by its processes; default: ./otel-tf-runs/<run id>.",
+        Path,
+    )
+    clock_domain: str | None = _setting(
+        "OTEL_TF_CLOCK_DOMAIN",
+        None,
+        "Name of the clock this process runs on; default: the host's boot id. Read on every task.",
+    )
+    spool: bool = _setting(
+        "OTEL_TF_SPOOL", True, "Write every span to the run directory before it is sent anywhere.", bool
+    )
+    worker_stamps: bool = _setting(
+        "OTEL_TF_WORKER_STAMPS",
+        True,
+        "Under ParameterServerStrategy, stamp each step inside the graph with its worker's own clock.",
+        bool,
+    )
+    drain_interval_ms: int = _setting(
+        "OTEL_TF_DRAIN_INTERVAL", 2000, "How often a worker's stamps are fetched, in ms.", int
+    )
+    clock_probe_interval_ms: int = _setting(
+        "OTEL_TF_CLOCK_PROBE_INTERVAL",
+        5000,
+        "How often each worker measures each parameter server's clock, in ms; 0 turns it off.",
+        int,
+    )
+    flush_interval_ms: int = _setting(
+        "OTEL_TF_FLUSH_INTERVAL", 200, "How long a finished span may wait before it is spooled, in ms.", int
+    )
+    exit_timeout_ms: int = _setting(
+        "OTEL_TF_EXIT_TIMEOUT", 2000, "How long the process's exit may wait for the network, in ms.", int
+    )
+    jaeger_bin: Path | None = _setting(
+        "OTEL_TF_JAEGER_BIN", None, "A Jaeger 2 binary for `otel-tf jaeger` and `otel-tf demo`.", Path
+    )
+
+    origins: Mapping[str, Origin] = dataclasses.field(default_factory=dict, repr=False, compare=False)
+
+
+def rows() -> list[dataclasses.Field[Any]]:
+    """Returns the table: one dataclass field a setting, with ``env``, ``doc`` and ``kind`` metadata."""
+    return [field for field in dataclasses.fields(Settings) if "env" in field.metadata]
+
+
+def _parse(text: str, kind: type) -> Any:
+    if kind is bool:
+        lowered = text.strip().lower()
+        if lowered not in ("true", "false"):
+            raise ValueError("neither true nor false")
+        return lowered == "true"
+    if kind is int:
+        value = int(text)
+        if value < 0:
+            raise ValueError("negative")
+        return value
+    if kind is Path:
+        return Path(text).expanduser()
+    if not text.isprintable():
+        raise ValueError("not printable")
+    return text.strip()
+
+
+def resolve(environ: Mapping[str, str] | None = None, **arguments: Any) -> Settings:
+    """Returns the settings in force from arguments, environment variables and defaults.
+
+    Args:
+        environ: The environment; default ``os.environ``.
+        **arguments: Fields of `Settings` given in code; ``None`` counts as not given.
+
+    Raises:
+        UserError: An argument is no setting. (A bad variable only warns: it must not stop a training.)
+    """
+    environ = os.environ if environ is None else environ
+    known = {field.name: field for field in rows()}
+    for name in arguments:
+        if name not in known:
+            raise UserError(f"unknown setting {name!r}; known are: {', '.join(known)}")
+    values: dict[str, Any] = {}
+    origins: dict[str, Origin] = {}
+    for name, field in known.items():
+        kind: type = field.metadata["kind"]
+        env: str = field.metadata["env"]
+        values[name], origins[name] = field.default, "default"
+        given = arguments.get(name)
+        if given is not None:
+            values[name], origins[name] = (Path(given) if kind is Path else kind(given)), "argument"
+            continue
+        text = environ.get(env, "")
+        if text.strip():
+            try:
+                values[name], origins[name] = _parse(text, kind), "environment"
+            except ValueError as error:
+                _logger.warning("%s=%r is ignored (%s); using %r", env, text, error, field.default)
+    return Settings(**values, origins=origins)

@@ -1,0 +1,1 @@
+"""Causal order of a run: sources, edges, clocks, repair, order, answers, sinks."""

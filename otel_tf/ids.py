@@ -1,0 +1,49 @@
+"""Trace and span ids: deterministic where processes must agree, private randomness elsewhere.
+
+Every process of a run computes the same trace id for the same step without talking to another:
+``H(run_id, "step", n)``. H is BLAKE2b, so all bits are uniform, the low 56 included, and a ratio
+sampler keeps the same steps on every worker. Random ids come from the operating system, never from
+``random``: a seeded ``random`` would repeat ids between processes, and drawing from it would disturb
+the training program's own stream.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+
+__all__ = ["new_run_id", "random_span_id", "random_trace_id", "span_id", "trace_id"]
+
+
+def _digest(size: int, parts: tuple[str | int, ...]) -> int:
+    # The separator cannot occur in a part that is a number, and run ids are checked to be printable.
+    text = "\x1f".join(str(part) for part in parts)
+    value = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=size).digest(), "big")
+    return value or 1  # zero is OpenTelemetry's invalid id
+
+
+def trace_id(*parts: str | int) -> int:
+    """Returns the 128-bit trace id that names ``parts``, the same in every process."""
+    return _digest(16, parts)
+
+
+def span_id(*parts: str | int) -> int:
+    """Returns the 64-bit span id that names ``parts``, the same in every process."""
+    return _digest(8, ("span", *parts))
+
+
+def random_trace_id() -> int:
+    """Returns a 128-bit trace id from the operating system's randomness."""
+    return int.from_bytes(os.urandom(16), "big") or 1
+
+
+def random_span_id() -> int:
+    """Returns a 64-bit span id from the operating system's randomness."""
+    return int.from_bytes(os.urandom(8), "big") or 1
+
+
+def new_run_id() -> str:
+    """Returns a new run id: time-sortable, unique, safe as a folder name."""
+    import time
+
+    return time.strftime("%Y%m%d-%H%M%S-", time.gmtime()) + os.urandom(4).hex()

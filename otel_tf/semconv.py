@@ -1,0 +1,96 @@
+"""Every span, attribute, event and metric name that otel-tf writes or reads.
+
+Names of OpenTelemetry's own conventions are repeated here only where both the
+writer and the correlator need them, so that neither imports the other's stack.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+SCOPE: Final = "otel_tf"
+
+# -- spans ---------------------------------------------------------------------
+SPAN_STEP: Final = "step"
+SPAN_TRAIN_STEP: Final = "train_step"
+SPAN_CLOSURE: Final = "closure"
+SPAN_DISPATCH: Final = "dispatch"
+SPAN_EXECUTE: Final = "execute"  # a closure that trains nothing: evaluation, resources
+SPAN_CLOCK_PROBE: Final = "clock.probe"
+SPAN_DATA_WAIT: Final = "data_wait"
+SPAN_TRACE_FUNCTION: Final = "trace_function"
+SPAN_COLLECTIVE: Final = "collective"
+SPAN_CHECKPOINT_SAVE: Final = "checkpoint.save"
+SPAN_CHECKPOINT_RESTORE: Final = "checkpoint.restore"
+SPAN_EVALUATE: Final = "evaluate"
+SPAN_EPOCH: Final = "epoch"
+SPAN_SESSION_RECREATE: Final = "session.recreate"
+
+# -- resource ------------------------------------------------------------------
+SERVICE_NAME: Final = "service.name"
+SERVICE_INSTANCE_ID: Final = "service.instance.id"
+HOST_NAME: Final = "host.name"
+HOST_ID: Final = "host.id"
+PROCESS_PID: Final = "process.pid"
+TENSORFLOW_VERSION: Final = "tensorflow.version"
+RUN_ID: Final = "tensorflow.run.id"
+STRATEGY: Final = "tensorflow.strategy"
+TASK_TYPE: Final = "tensorflow.task.type"
+TASK_INDEX: Final = "tensorflow.task.index"
+CLUSTER_SIZE: Final = "tensorflow.cluster.size"
+CLOCK_DOMAIN: Final = "tensorflow.clock.domain"
+
+# -- attributes of every span of a step ------------------------------------------
+GLOBAL_STEP: Final = "tensorflow.global_step"
+WORKER: Final = "tensorflow.worker"
+SEQ: Final = "tensorflow.seq"
+MONOTONIC_NS: Final = "tensorflow.monotonic_ns"
+
+# -- steps -----------------------------------------------------------------------
+LOCAL_STEP: Final = "tensorflow.local_step"
+EPOCH: Final = "tensorflow.epoch"
+STEPS_PER_EXECUTION: Final = "tensorflow.steps_per_execution"
+FUNCTION_NAME: Final = "tensorflow.function.name"
+FUNCTION_TRACING_COUNT: Final = "tensorflow.function.tracing_count"
+
+# -- parameter-server closures -----------------------------------------------------
+CLOSURE_ID: Final = "tensorflow.closure.id"
+CLOSURE_ATTEMPT: Final = "tensorflow.closure.attempt"
+CLOSURE_ATTEMPTS: Final = "tensorflow.closure.attempts"
+CLOSURE_QUEUE_TIME: Final = "tensorflow.closure.queue_time"  # s
+CLOSURE_DUPLICATE: Final = "tensorflow.closure.duplicate_effect_possible"
+STALENESS: Final = "tensorflow.staleness"
+STALENESS_SOURCE: Final = "tensorflow.staleness.source"  # SOURCE_COORDINATOR | SOURCE_PROFILE
+TIME_SOURCE: Final = "tensorflow.time.source"  # SOURCE_WORKER | SOURCE_COORDINATOR
+SOURCE_WORKER: Final = "worker"
+SOURCE_COORDINATOR: Final = "coordinator"
+SOURCE_PROFILE: Final = "profile"
+PROBE_PEER: Final = "tensorflow.probe.peer"
+
+# -- errors --------------------------------------------------------------------------
+ERROR_TYPE: Final = "error.type"
+ERROR_ORIGIN_WORKER: Final = "tensorflow.error.origin.worker"
+EVENT_EXCEPTION: Final = "exception"
+EXCEPTION_TYPE: Final = "exception.type"
+EXCEPTION_MESSAGE: Final = "exception.message"
+EXCEPTION_STACKTRACE: Final = "exception.stacktrace"
+
+# -- collectives -----------------------------------------------------------------------
+COLLECTIVE_GROUP_KEY: Final = "tensorflow.collective.group_key"
+COLLECTIVE_INSTANCE_KEY: Final = "tensorflow.collective.instance_key"
+COLLECTIVE_WAIT: Final = "tensorflow.collective.wait"  # s
+
+# -- spans that the correlator writes back ------------------------------------------------
+LOGICAL_SERVICE_SUFFIX: Final = ".logical"
+LOGICAL_ORDER: Final = "tensorflow.logical.order"
+LOGICAL_SHIFT_NS: Final = "tensorflow.logical.shift_ns"
+LOGICAL_ERROR_NS: Final = "tensorflow.logical.error_ns"
+LOGICAL_ORIGINAL_TRACE: Final = "tensorflow.logical.original.trace_id"
+LOGICAL_ORIGINAL_SPAN: Final = "tensorflow.logical.original.span_id"
+SPAN_STEPS: Final = "steps"  # root of a window of asynchronous steps
+JAEGER_WARNINGS: Final = "@jaeger@warnings"
+
+# -- metrics ---------------------------------------------------------------------------------
+METRIC_STEP_DURATION: Final = "tensorflow.step.duration"  # s
+METRIC_STALENESS: Final = "tensorflow.staleness"  # {step}
+METRIC_SPANS_DROPPED: Final = "otel_tf.spans.dropped"  # {span}
