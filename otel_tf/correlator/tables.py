@@ -7,9 +7,11 @@ stay numeric. Nothing here depends on TensorFlow or on OpenTelemetry's SDK.
 
 from __future__ import annotations
 
+import dataclasses
+
 import pyarrow as pa
 
-__all__ = ["CLOCKS", "EDGES", "EVENTS", "LINKS", "SPANS"]
+__all__ = ["CLOCKS", "EDGES", "EVENTS", "LINKS", "SPANS", "Ingested"]
 
 _TEXT = pa.dictionary(pa.int32(), pa.string())
 
@@ -86,3 +88,22 @@ EDGES = pa.schema(
         pa.field("kind", _TEXT, nullable=False),
     ]
 )
+
+
+@dataclasses.dataclass(frozen=True)
+class Ingested:
+    """What the sources delivered: one run, without duplicates, in no particular order.
+
+    Attributes:
+        spans: Rows of `SPANS`.
+        links: Rows of `LINKS`; ``row`` counts in ``spans``.
+        clocks: Rows of `CLOCKS`.
+        skipped: How many spans, lines or files were left out, by reason.
+        first_skipped: The first example of each reason, as ``file:line: text``.
+    """
+
+    spans: pa.Table
+    links: pa.Table
+    clocks: pa.Table
+    skipped: dict[str, int] = dataclasses.field(default_factory=dict)
+    first_skipped: dict[str, str] = dataclasses.field(default_factory=dict)
