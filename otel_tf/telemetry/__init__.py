@@ -1,0 +1,23 @@
+"""From a step's record to the spool and the network: what the seams build on.
+
+`start` gives a `Pipeline`; a seam makes one `Layout` for each kind of span, takes its instants from
+`Pipeline.now` and hands finished spans to `Pipeline.record`. Importing this is cheap: OpenTelemetry's
+SDK and exporters are imported by `start`.
+"""
+
+from __future__ import annotations
+
+from otel_tf.telemetry._pipeline import Pipeline, start
+from otel_tf.telemetry._records import AttributeValue, Layout, SpanError, SpanKind, SpanLink
+from otel_tf.telemetry._resource import TaskResource
+
+__all__ = [
+    "AttributeValue",
+    "Layout",
+    "Pipeline",
+    "SpanError",
+    "SpanKind",
+    "SpanLink",
+    "TaskResource",
+    "start",
+]
