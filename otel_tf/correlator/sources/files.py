@@ -1,0 +1,146 @@
+"""Which files a source means, and what is in them: found by content, not by name."""
+
+from __future__ import annotations
+
+import enum
+import io
+import re
+from pathlib import Path
+from typing import BinaryIO
+
+import pyarrow as pa
+
+from otel_tf.correlator.sources import otlp_proto
+from otel_tf.errors import UserError
+
+__all__ = ["Format", "decompress", "find", "format_of", "open_binary"]
+
+_HEAD_BYTES = 1 << 16
+_GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+_BOM = b"\xef\xbb\xbf"
+#: Tags that a ``ResourceSpans`` may begin with: resource, scope_spans, schema_url.
+_RESOURCE_SPANS_TAGS = (0x0A, 0x12, 0x1A)
+
+
+class Format(enum.Enum):
+    """What a file holds."""
+
+    EMPTY = "empty"
+    JSON_LINES = "JSON lines"
+    JSON_DOCUMENT = "one JSON document over several lines"
+    PROTO = "one OTLP protobuf message"
+    PROTO_FRAMES = "OTLP protobuf messages with their lengths"
+    PARQUET = "Parquet"
+    UNKNOWN = "something else"
+
+
+def find(path: Path) -> list[tuple[Path, Format]]:
+    """Returns the files below ``path`` that may hold spans or clock snapshots, in the order of names.
+
+    Of a directory, Parquet is taken only when there is no OTLP beside it: it is what an earlier
+    ``--to parquet=`` wrote from the same spans.
+
+    Raises:
+        UserError: ``path`` does not exist, cannot be read, or holds nothing that is known here.
+    """
+    try:
+        if not path.is_dir():
+            return [(path, _known(path, format_of(path)))]
+        found = [
+            (file, format_of(file))
+            for file in sorted(path.rglob("*"))
+            if file.is_file() and not any(part.startswith(".") for part in file.relative_to(path).parts)
+        ]
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror or error}") from None
+    otlp = [item for item in found if item[1] not in (Format.PARQUET, Format.UNKNOWN, Format.EMPTY)]
+    parquet = [item for item in found if item[1] is Format.PARQUET and _may_hold_spans(path, item[0])]
+    chosen = otlp or parquet
+    if not chosen:
+        raise UserError(f"{path}: no OTLP or Parquet files in this directory")
+    return chosen
+
+
+def _may_hold_spans(root: Path, file: Path) -> bool:
+    names = (root.name, *file.relative_to(root).parts)
+    # Written side by side by this program: only the spans are a source.
+    return not any(name in ("edges.parquet", "truth.parquet") for name in names)
+
+
+def _known(path: Path, found: Format) -> Format:
+    if found is Format.UNKNOWN:
+        raise UserError(f"{path}: not OTLP (JSON or protobuf), Jaeger JSON, or Parquet")
+    return found
+
+
+def open_binary(path: Path) -> BinaryIO:
+    """Returns an open file, decompressed if it is gzip or zstd. A damaged one raises OSError on reading."""
+    raw = path.open("rb")
+    head = raw.read(4)
+    raw.seek(0)
+    codec = "gzip" if head.startswith(_GZIP) else "zstd" if head == _ZSTD else None
+    if codec is None:
+        return raw
+    raw.close()
+    return io.BufferedReader(pa.input_stream(str(path), compression=codec), 1 << 20)
+
+
+def decompress(data: memoryview) -> bytes | memoryview:
+    """Returns one message, decompressed if it is zstd."""
+    if bytes(data[:4]) != _ZSTD:
+        return data
+    return bytes(pa.CompressedInputStream(pa.BufferReader(data), "zstd").read())
+
+
+def format_of(path: Path) -> Format:
+    """Returns what is in ``path``, from its first 64 KB.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    with open_binary(path) as stream:
+        head = stream.read(_HEAD_BYTES)
+    size = path.stat().st_size
+    if not head.strip():
+        return Format.EMPTY
+    if head.startswith(b"PAR1"):
+        return Format.PARQUET
+    text = head.removeprefix(_BOM).lstrip()
+    if text[:1] in (b"{", b"["):
+        return _json_format(text)
+    return _proto_format(head, size)
+
+
+def _json_format(text: bytes) -> Format:
+    import msgspec
+
+    line, newline, _ = text.partition(b"\n")
+    if not newline:
+        return Format.JSON_LINES
+    try:
+        msgspec.json.decode(line, type=msgspec.Raw)
+    except msgspec.DecodeError as error:
+        # A line that ends too early either goes on in the next one, or its writer was killed.
+        if "truncated" in str(error) and not re.match(rb'\s*\{\s*"\w+"\s*:.*\n\{"', text):
+            return Format.JSON_DOCUMENT
+    return Format.JSON_LINES
+
+
+def _proto_format(head: bytes, size: int) -> Format:
+    offsets, _ = otlp_proto.fields(head)
+    # A field that is longer than the head is still one if it begins as a ResourceSpans does.
+    if head[0] == _RESOURCE_SPANS_TAGS[0]:
+        inner = _after_varint(head, 1)
+        if len(offsets) > 1 or (inner < len(head) and head[inner] in _RESOURCE_SPANS_TAGS):
+            return Format.PROTO
+    length = int.from_bytes(head[:4], "big")
+    begins = head[4:5]
+    if 0 < length <= size - 4 and (begins in (b"\x0a", b"{") or head[4:8] == _ZSTD):
+        return Format.PROTO_FRAMES
+    return Format.UNKNOWN
+
+
+def _after_varint(data: bytes, at: int) -> int:
+    while at < len(data) and data[at] >= 0x80:
+        at += 1
+    return at + 1

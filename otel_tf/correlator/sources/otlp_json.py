@@ -1,0 +1,165 @@
+"""OTLP/JSON: lines of it, whole chunks at a time, straight into Arrow.
+
+A line may be large: the Collector's file exporter writes a batch of 8,192 spans, 3.6 MB, as one line.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterator
+from typing import Any, BinaryIO
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.json
+
+from otel_tf.correlator.sources import tolerant
+from otel_tf.correlator.sources.attributes import parents
+from otel_tf.correlator.sources.extract import Chunk, extract
+from otel_tf.correlator.sources.shape import json_schema
+from otel_tf.correlator.sources.skipped import Skipped
+
+__all__ = ["Lines", "Piece", "parse_lines", "split_lines"]
+
+#: Large enough that Arrow's start-up per chunk vanishes, small enough to keep two cores busy.
+_CHUNK_BYTES = 8 << 20
+
+
+@dataclasses.dataclass(frozen=True)
+class Piece:
+    """What one piece of input holds."""
+
+    chunk: Chunk
+    clocks: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass(frozen=True)
+class Lines:
+    """Some whole lines of a file.
+
+    Attributes:
+        data: The lines.
+        name: The file, for messages.
+        file: Number of the file in the input, for the order of messages.
+        first_line: Number of the first of these lines, from 1.
+        last: Whether the file ends with them.
+    """
+
+    data: bytes
+    name: str
+    file: int = 0
+    first_line: int = 1
+    last: bool = True
+
+
+def split_lines(stream: BinaryIO, name: str, file: int = 0) -> Iterator[Lines]:
+    """Yields the lines of ``stream`` in chunks of whole lines."""
+    line = 1
+    data = _whole_lines(stream)
+    while data:
+        following = _whole_lines(stream)
+        yield Lines(data, name, file, line, not following)
+        line += data.count(b"\n")
+        data = following
+
+
+def _whole_lines(stream: BinaryIO) -> bytes:
+    data = stream.read(_CHUNK_BYTES)
+    while data and not data.endswith(b"\n"):
+        more = stream.readline()
+        if not more:
+            break
+        data += more
+    return data
+
+
+def parse_lines(lines: Lines, skipped: Skipped) -> Piece:
+    """Returns what the lines hold; counts in ``skipped`` what is unusable."""
+    data = lines.data.removesuffix(b"\n")
+    expected = data.count(b"\n") + 1
+    try:
+        if not data.isascii():
+            data.decode("utf-8")
+        table = _to_arrow(data)
+        numbers = np.arange(expected, dtype=np.int64) + lines.first_line
+        if table.num_rows == expected and not _unknown(table).any():
+            return Piece(_extract(table, numbers, lines, skipped))
+    except (UnicodeDecodeError, pa.ArrowInvalid):
+        pass  # something in it is not as the format says: find out what, line by line
+    return _parse_one_by_one(lines, skipped)
+
+
+def _to_arrow(data: bytes) -> pa.Table:
+    return pyarrow.json.read_json(
+        pa.BufferReader(data),
+        # One block: a line that is longer than a block is an error.
+        read_options=pyarrow.json.ReadOptions(use_threads=False, block_size=max(len(data) + 1, 1 << 16)),
+        parse_options=pyarrow.json.ParseOptions(
+            explicit_schema=json_schema(), unexpected_field_behavior="ignore"
+        ),
+    ).combine_chunks()
+
+
+def _unknown(table: pa.Table) -> Any:
+    """Returns a mask of the rows that hold no traces."""
+    return np.logical_and(table["resourceSpans"].is_null().to_numpy(), table["result"].is_null().to_numpy())
+
+
+def _extract(table: pa.Table, line_numbers: Any, lines: Lines, skipped: Skipped) -> Chunk:
+    parts, rows = [], []
+    for lists in (table["resourceSpans"], _one(table["result"]).field("resourceSpans")):
+        array = _one(lists)
+        parts.append(array.flatten())
+        rows.append(parents(array))
+    return extract(
+        pa.concat_arrays(parts),
+        skipped,
+        where=lambda line: f"{lines.name}:{line}",
+        order=(lines.file,),
+        line_of_resource=line_numbers[np.concatenate(rows)],
+    )
+
+
+def _one(column: Any) -> pa.Array:
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+
+
+def _parse_one_by_one(lines: Lines, skipped: Skipped) -> Piece:
+    documents: list[bytes] = []
+    numbers: list[int] = []
+    clocks: list[dict[str, Any]] = []
+    all_lines = lines.data.split(b"\n")
+    for number, line in enumerate(all_lines, lines.first_line):
+        if not line.strip():
+            continue
+
+        report = _reporter(skipped, lines, number)
+        try:
+            document = tolerant.clean(tolerant.parse(line.lstrip(b"\xef\xbb\xbf"), report), report)
+        except tolerant.NotOtlp as error:
+            report("not_otlp", str(error))
+            continue
+        except ValueError as error:
+            # Only a last line without its newline was cut off: a writer was killed in the middle.
+            cut_off = lines.last and number == lines.first_line + len(all_lines) - 1
+            report("truncated" if cut_off else "not_json", f"{_snippet(line)} ({error})")
+            continue
+        clocks += document.clocks
+        if document.resource_spans:
+            documents.append(json.dumps({"resourceSpans": document.resource_spans}).encode())
+            numbers.append(number)
+    table = _to_arrow(b"\n".join(documents)) if documents else json_schema().empty_table()
+    return Piece(_extract(table, np.array(numbers, np.int64), lines, skipped), clocks)
+
+
+def _reporter(skipped: Skipped, lines: Lines, number: int) -> Callable[[str, str], None]:
+    def report(reason: str, text: str) -> None:
+        skipped.add(reason, f"{lines.name}:{number}: {text}", order=(lines.file, number))
+
+    return report
+
+
+def _snippet(line: bytes) -> str:
+    text = line[:60].decode("utf-8", "replace")
+    return repr(text) + ("…" if len(line) > 60 else "")

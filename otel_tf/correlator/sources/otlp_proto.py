@@ -1,0 +1,119 @@
+"""OTLP protobuf: serialized messages into Arrow, without a Python object a span.
+
+A file holds one message (``TracesData`` or ``ExportTraceServiceRequest``: the same on the wire), or
+messages one after another, each behind its length in 4 big-endian bytes, as the Collector's file exporter
+writes them; with its compression on, each message is compressed by itself, and may be JSON.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from otel_tf.correlator.sources.attributes import parents
+from otel_tf.correlator.sources.extract import Chunk, extract
+from otel_tf.correlator.sources.shape import proto_handler
+from otel_tf.correlator.sources.skipped import Skipped
+
+__all__ = ["Messages", "fields", "frames", "parse_messages", "split_message"]
+
+_RESOURCE_SPANS = 0x0A  # field 1, length-delimited
+_PIECE_BYTES = 8 << 20
+
+
+@dataclasses.dataclass(frozen=True)
+class Messages:
+    """Some messages of a file, or parts of one.
+
+    Attributes:
+        data: Serialized ``TracesData``.
+        name: The file, for messages.
+        file: Number of the file in the input, for the order of messages.
+        first: Number of the first of them, from 1.
+    """
+
+    data: list[bytes | memoryview]
+    name: str
+    file: int = 0
+    first: int = 1
+
+
+def fields(data: bytes | memoryview) -> tuple[list[int], bool]:
+    """Returns where the top-level fields of a ``TracesData`` begin and end, and whether that is all of it.
+
+    Stops at the first thing that a ``TracesData`` does not have. The first offset is 0.
+    """
+    offsets, at, size = [0], 0, len(data)
+    while at < size and data[at] == _RESOURCE_SPANS:
+        at += 1
+        length = shift = 0
+        while at < size:
+            byte = data[at]
+            at += 1
+            length |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80 or shift > 63:
+                break
+        at += length
+        if at > size or shift > 63:
+            return offsets, False
+        offsets.append(at)
+    return offsets, offsets[-1] == size
+
+
+def frames(data: memoryview) -> tuple[list[memoryview], bool]:
+    """Returns the messages of a length-prefixed file, and whether that is all of it."""
+    found: list[memoryview] = []
+    at = 0
+    while at + 4 <= len(data):
+        end = at + 4 + int.from_bytes(data[at : at + 4], "big")
+        if end > len(data):
+            return found, False
+        found.append(data[at + 4 : end])
+        at = end
+    return found, at == len(data)
+
+
+def split_message(data: memoryview, offsets: list[int]) -> Iterator[memoryview]:
+    """Yields one large message in pieces: any run of its top-level fields is a message too."""
+    start = 0
+    for offset in offsets[1:]:
+        if offset - start >= _PIECE_BYTES:
+            yield data[start:offset]
+            start = offset
+    if offsets[-1] > start:
+        yield data[start : offsets[-1]]
+
+
+def parse_messages(messages: Messages, skipped: Skipped) -> Chunk:
+    """Returns what the messages hold; counts in ``skipped`` what is unusable."""
+    handler = proto_handler()
+    numbers = np.arange(len(messages.data), dtype=np.int64) + messages.first
+    payloads = [bytes(message) for message in messages.data]
+    try:
+        batch = handler.list_to_record_batch(payloads)
+    except ValueError:
+        good = []
+        for number, payload in zip(numbers, payloads, strict=True):
+            try:
+                handler.list_to_record_batch([payload])
+                good.append(True)
+            except ValueError as error:
+                good.append(False)
+                example = f"{messages.name}: message {number}: {error}"
+                skipped.add("not_protobuf", example, order=(messages.file, int(number)))
+        batch = handler.list_to_record_batch(
+            [p for p, is_good in zip(payloads, good, strict=True) if is_good]
+        )
+        numbers = numbers[np.array(good, np.bool_)]
+    lists: pa.Array = batch.column(0)
+    return extract(
+        lists.flatten(),
+        skipped,
+        where=lambda number: f"{messages.name}: message {number}",
+        order=(messages.file,),
+        line_of_resource=numbers[parents(lists)],
+    )
