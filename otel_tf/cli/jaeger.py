@@ -50,14 +50,13 @@ def run(args: argparse.Namespace) -> int:
     """
     # As Ctrl-C: what we started ends in order.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with _start(args) as jaeger:
-        _print(jaeger, args.format)
-        if args.detach:
-            return 0
-        try:
-            jaeger.wait()
-        except KeyboardInterrupt:
-            print("Stopping Jaeger; its traces were in memory and go with it.", file=sys.stderr)
+    try:
+        with _start(args) as jaeger:
+            _print(jaeger, args.format)
+            if not args.detach:
+                jaeger.wait()
+    except KeyboardInterrupt:
+        print("Jaeger is stopped; its traces were in memory and went with it.", file=sys.stderr)
     return 0
 
 
@@ -101,11 +100,6 @@ def _print(jaeger: Jaeger, how: str) -> None:
         "pid": jaeger.pid,
         "log_file": str(jaeger.log_file),
     }
-    if how == "json":
-        print(json.dumps(rows), flush=True)
-    else:
-        for name, value in rows.items():
-            print(f"{name:<11} {value}", flush=True)
     if not jaeger.has_ui():
         print(
             "This build of Jaeger has no web interface (its API is complete); a release of Jaeger or its "
@@ -114,3 +108,8 @@ def _print(jaeger: Jaeger, how: str) -> None:
         )
     ends = f"`kill {jaeger.pid}` ends it" if jaeger.detached else "Ctrl-C ends it"
     print(f"Jaeger is up; {ends}.", file=sys.stderr)
+    if how == "json":
+        print(json.dumps(rows), flush=True)
+    else:
+        for name, value in rows.items():
+            print(f"{name:<11} {value}", flush=True)
