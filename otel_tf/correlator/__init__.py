@@ -1,1 +1,59 @@
 """Causal order of a run: sources, edges, clocks, repair, order, answers, sinks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+from otel_tf.correlator.result import Result
+
+__all__ = ["Result", "correlate"]
+
+
+def correlate(
+    source: str | Sequence[str],
+    *,
+    run: str | None = None,
+    steps: tuple[int | None, int | None] | None = None,
+    engine: Literal["duckdb", "spark"] = "duckdb",
+    reference: str | None = None,
+    say: Callable[[str], None] = lambda _: None,
+) -> Result:
+    """Returns the spans of one run in causal order, with corrected times and an error bar on each.
+
+    Args:
+        source: A run directory, a file (OTLP JSON or protobuf, Jaeger JSON, Parquet) or
+            ``jaeger+http://host:port[?run=ID]``; or several of them.
+        run: The run to take; default: the one that ended last.
+        steps: First and last global step to take, both included; either may be None.
+        engine: ``duckdb`` in this process, or ``spark`` for what outgrows one machine; same answer.
+        reference: The clock domain whose time the corrected times are in; default: the one with the
+            most edges to others.
+        say: Told what is going on, one line at a time.
+
+    Raises:
+        UserError: A source cannot be read or holds nothing usable, there is no such run, reference or
+            engine.
+    """
+    import time
+
+    from otel_tf.correlator import sources
+    from otel_tf.correlator.pipeline import correlate_tables
+
+    started = time.perf_counter()
+    specs = [source] if isinstance(source, str) else list(source)
+    ingested = sources.read(specs, run=run, steps=steps, say=say)
+    read = time.perf_counter()
+    say(f"{ingested.spans.num_rows:,} spans read in {read - started:.1f} s")
+    correlated = correlate_tables(ingested, reference=reference, engine=engine)
+    report = {
+        "skipped": ingested.skipped,
+        "first_skipped": ingested.first_skipped,
+        **correlated.report,
+        "seconds": {
+            "ingest": round(read - started, 3),
+            "correlate": round(time.perf_counter() - read, 3),
+            "write": 0.0,
+        },
+    }
+    return Result(correlated.spans, correlated.edges, ingested.links, report)
