@@ -7,16 +7,19 @@ import collections
 import contextlib
 import json
 import logging
+import multiprocessing.util
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
-from otel_tf._guard import Guard
+from otel_tf._guard import Guard, is_strict
 from otel_tf.telemetry import _clock
 from otel_tf.telemetry._flusher import Flusher
+from otel_tf.telemetry._network import Network
 from otel_tf.telemetry._records import AttributeValue, Layout, Record, SpanError, SpanKind, SpanLink
 from otel_tf.telemetry._resource import TaskResource, own_attributes, task_attributes
 from otel_tf.telemetry._spool import CLOCKS_SUFFIX, TRACES_SUFFIX, Spool
@@ -26,7 +29,7 @@ if TYPE_CHECKING:
 
     from otel_tf.config import Settings
     from otel_tf.identity import Identity
-    from otel_tf.telemetry._batch import Shaper
+    from otel_tf.telemetry._batch import Batch, Shaper
 
 __all__ = ["Pipeline", "start"]
 
@@ -36,7 +39,12 @@ _logger = logging.getLogger("otel_tf")
 _MAX_WAITING = 200_000
 #: Spans of one spool line and one request; about 1 MB, a quarter of what gRPC servers take.
 _MAX_BATCH = 2_000
+#: Spans that may wait for a slow endpoint, some 50 MB; the spool has them all.
+_MAX_UNSENT = 100_000
 _CLOCKS_INTERVAL_S = 10.0
+
+#: Makes another task's attributes from this process's own.
+_OfOwn: TypeAlias = Callable[[Mapping[str, object]], Mapping[str, object]]
 
 _drain_guard = Guard("the telemetry pipeline")
 _exit_guard = Guard("the telemetry pipeline at exit")
@@ -64,19 +72,25 @@ class Pipeline:
         self.enabled = enabled
         self.settings = settings
         self.identity = identity
-        self.run_dir = settings.run_dir or Path("otel-tf-runs").absolute() / identity.run_id
+        self.run_dir = (settings.run_dir or Path("otel-tf-runs") / identity.run_id).absolute()
         self.dropped = 0
         self._queue: collections.deque[Record] = collections.deque()
         self._append = self._queue.append
         self._drain_lock = threading.Lock()
         self._closed = False
         self._running = False
-        self._given_provider = tracer_provider
-        self._resources: list[tuple[TaskResource, Callable[[], Mapping[str, object]]]] = []
-        self._flusher = Flusher(settings.flush_interval_ms / 1000, self.drain)
+        self._forked = False
+        self._max_batch = _positive("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", _MAX_BATCH)
         self._spool = Spool(self.run_dir, identity.task.replace(":", "-")) if settings.spool else None
-        self._shaper: Shaper | None = None
         self.resource = TaskResource(own_attributes(identity) if enabled else {})
+        self._task_resources: list[tuple[TaskResource, _OfOwn]] = []
+        self._network = Network(
+            tracer_provider,
+            spool=self._spool,
+            max_spans=_positive("OTEL_BSP_MAX_QUEUE_SIZE", _MAX_UNSENT),
+            adopt=self._adopt,
+        )
+        self._flusher = Flusher(settings.flush_interval_ms / 1000, self.drain)
 
     # -- for the seams --------------------------------------------------------------
 
@@ -111,7 +125,7 @@ class Pipeline:
         """
         return Layout(name, SpanKind(kind), resource or self.resource, fields, constants or {}, remote_parent)
 
-    def record(
+    def record(  # noqa: PLR0917 - keywords would cost as much as the rest of the call
         self,
         layout: Layout,
         trace_id: int,
@@ -166,9 +180,9 @@ class Pipeline:
             pid: The task's process id, where known.
         """
 
-        def attributes() -> Mapping[str, object]:
+        def of_own(own: Mapping[str, object]) -> Mapping[str, object]:
             return task_attributes(
-                self.resource.attributes,
+                own,
                 self.identity,
                 task_type,
                 task_index,
@@ -178,7 +192,9 @@ class Pipeline:
                 pid=pid,
             )
 
-        return TaskResource(attributes() if self.enabled else {}, self.resource.schema_url)
+        resource = TaskResource(of_own(self.resource.attributes))
+        self._task_resources.append((resource, of_own))
+        return resource
 
     def every(self, interval_s: float, callback: Callable[[], object]) -> Callable[[], None]:
         """Calls ``callback`` every ``interval_s`` seconds on the flusher's thread, guarded.
@@ -191,20 +207,26 @@ class Pipeline:
     # -- the way out -----------------------------------------------------------------
 
     def drain(self) -> None:
-        """Spools and offers to the network what was recorded; never raises."""
+        """Spools what was recorded and hands it to the network's threads; never raises."""
         with _drain_guard, self._drain_lock:
             self._drain_locked()
 
     def flush(self, timeout_s: float) -> bool:
-        """Spools everything recorded before the call and waits for the network to have tried it.
+        """Spools everything recorded before the call and waits until the network has tried it.
+
+        An endpoint that refuses connections is not waited for.
+
+        Args:
+            timeout_s: The longest wait, in s.
 
         Returns:
-            Whether all of it was written and, where a network exporter is configured, accepted in time.
+            Whether all of it was written and, where there is a network exporter, accepted.
         """
         if not self.enabled:
             return True
-        self.drain()
-        return True
+        deadline = time.monotonic() + timeout_s
+        written = self._drain_within(timeout_s)
+        return self._network.flush(max(deadline - time.monotonic(), 0.0)) and written
 
     def shutdown(self, timeout_s: float) -> bool:
         """Flushes, then ends the threads. What is recorded later still reaches the spool.
@@ -212,46 +234,85 @@ class Pipeline:
         Returns:
             As `flush`.
         """
+        if not self.enabled or self._closed:
+            return True
         done = self.flush(timeout_s)
-        self._close()
+        self._closed = True
+        self._running = False
+        self._flusher.stop()
+        self._network.stop()
+        atexit.unregister(self._at_exit)
+        _pipelines.discard(self)
+        # What came in meanwhile.
+        self._drain_within(0.0)
         return done
 
+    def _drain_within(self, timeout_s: float) -> bool:
+        """Drains, unless the flusher's thread is stuck in a drain; returns whether all is written."""
+        if not self._drain_lock.acquire(timeout=max(timeout_s, 0.1)):
+            return False
+        try:
+            with _drain_guard:
+                self._drain_locked()
+        finally:
+            self._drain_lock.release()
+        return not self._queue and (self._spool is None or not self._spool.failed)
+
     def _drain_locked(self) -> None:
-        while self._queue:
-            records = []
+        shaper = self._network.shaper()
+        queue = self._queue
+        while queue:
+            records: list[Record] = []
             with contextlib.suppress(IndexError):
-                while len(records) < _MAX_BATCH:
-                    records.append(self._queue.popleft())
-            batch = self._current_shaper().shape(records)
-            if batch is not None and self._spool is not None:
-                batch.place = self._spool.write(TRACES_SUFFIX, batch.line)
+                while len(records) < self._max_batch:
+                    records.append(queue.popleft())
+            try:
+                batch = shaper.shape(records)
+            except Exception:
+                if is_strict():
+                    raise
+                self._salvage(shaper, records)
+            else:
+                self._hand_over(batch)
 
-    def _current_shaper(self) -> Shaper:
-        if self._shaper is None:
-            from opentelemetry.sdk.trace import TracerProvider
+    def _salvage(self, shaper: Shaper, records: Sequence[Record]) -> None:
+        """One of the records is broken: hands over the others one by one."""
+        for record in records:
+            with _drain_guard:
+                self._hand_over(shaper.shape([record]))
+                continue
+            self.dropped += 1
 
-            from otel_tf.telemetry._batch import ProviderShaper
-
-            provider = self._given_provider
-            if not isinstance(provider, TracerProvider):
-                provider = TracerProvider(shutdown_on_exit=False)
-            self._shaper = ProviderShaper(provider)
-        return self._shaper
+    def _hand_over(self, batch: Batch | None) -> None:
+        if batch is None:
+            return
+        if self._spool is not None:
+            batch.place = self._spool.write(TRACES_SUFFIX, batch.line)
+            batch.line = b""
+        self._network.offer(batch)
 
     def _snapshot(self) -> None:
-        if self._spool is None:
-            return
-        snapshot = _clock.snapshot()
-        entry = {"domain": self.identity.clock_domain, "process": self.resource.process, **snapshot._asdict()}
-        self._spool.write(CLOCKS_SUFFIX, json.dumps(entry).encode() + b"\n")
+        if self._spool is not None:
+            snapshot = _clock.snapshot()
+            entry = {
+                "domain": self.identity.clock_domain,
+                "process": self.resource.process,
+                **snapshot._asdict(),
+            }
+            self._spool.write(CLOCKS_SUFFIX, json.dumps(entry).encode() + b"\n")
 
     # -- life ------------------------------------------------------------------------
 
     def begin(self) -> None:
         """Starts the threads and registers exit and fork; `start` calls it."""
+        self._register()
+        self._resume()
+
+    def _register(self) -> None:
+        """Registers for exit and fork; again when a provider came later, to run before its own exit."""
+        atexit.unregister(self._at_exit)
         atexit.register(self._at_exit)
         _pipelines.add(self)
-        self._resume()
 
     def _resume(self) -> None:
         """The slow branch of `record`: first record of a fork's child, or a record after shutdown."""
@@ -261,16 +322,23 @@ class Pipeline:
             self.drain()
         else:
             self._running = True
-            self._snapshot()
-            self._flusher.every(_CLOCKS_INTERVAL_S, self._snapshot)
-            self._flusher.start()
+            with _drain_guard:
+                if self._forked:
+                    # A child of ``multiprocessing`` leaves without running ``atexit``.
+                    multiprocessing.util.Finalize(self, self._at_exit, exitpriority=0)
+                self._snapshot()
+                self._flusher.every(_CLOCKS_INTERVAL_S, self._snapshot)
+                self._flusher.start()
 
-    def _close(self) -> None:
-        self._closed = True
-        self._running = False
-        self._flusher.stop()
-        atexit.unregister(self._at_exit)
-        _pipelines.discard(self)
+    def _adopt(self, provider_resource: Mapping[str, object]) -> None:
+        """The program has a tracer provider: its resource wins, and its exit must come after ours."""
+        self._set_resource(own_attributes(self.identity, provider=provider_resource, forked=self._forked))
+        self._register()
+
+    def _set_resource(self, attributes: Mapping[str, object]) -> None:
+        self.resource.replace(attributes)
+        for resource, of_own in self._task_resources:
+            resource.replace(of_own(attributes))
 
     def _at_exit(self) -> None:
         with _exit_guard:
@@ -282,12 +350,13 @@ class Pipeline:
         self.dropped = 0
         self._drain_lock = threading.Lock()
         self._running = False
+        self._forked = True
         self._flusher.abandon()
+        self._network.abandon()
         if self._spool is not None:
             self._spool.abandon()
-        self._shaper = None
         with _drain_guard:
-            self.resource.replace(own_attributes(self.identity, forked=True))
+            self._set_resource(own_attributes(self.identity, forked=True))
 
 
 _pipelines: weakref.WeakSet[Pipeline] = weakref.WeakSet()
@@ -299,6 +368,21 @@ def _after_fork_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+def _positive(variable: str, default: int) -> int:
+    """Reads one of OpenTelemetry's limits of batches and queues."""
+    text = os.environ.get(variable, "").strip()
+    if not text:
+        return default
+    try:
+        value = int(text)
+    except ValueError:
+        value = 0
+    if value < 1:
+        _logger.warning("%s=%r is ignored (no positive number); using %d", variable, text, default)
+        return default
+    return value
 
 
 def start(

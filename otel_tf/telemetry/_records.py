@@ -35,19 +35,20 @@ class SpanLink(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class SpanError:
-    """The failure that ended a span: status ERROR, ``error.type`` and exactly one exception event.
+    """The failure that ended a span: status ERROR, ``error.type`` and at most one exception event.
 
     Attributes:
         type: ``error.type``, of low cardinality: TensorFlow's code, such as ``RESOURCE_EXHAUSTED``.
         message: The message, for the status and the event.
-        exception_type: Qualified name of the exception class.
+        exception_type: Qualified name of the exception class; None leaves the event out, for a span that
+            encloses the one on which the exception is recorded.
         stacktrace: The formatted traceback, or None.
         attributes: Further attributes of the span, such as the error's origin.
     """
 
     type: str
     message: str
-    exception_type: str
+    exception_type: str | None
     stacktrace: str | None = None
     attributes: Mapping[str, AttributeValue] = dataclasses.field(default_factory=dict)
 
@@ -60,7 +61,7 @@ class Layout:
 
     __slots__ = ("constants", "fields", "kind", "name", "remote_parent", "resource", "templates")
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - as many as a span has parts
         self,
         name: str,
         kind: SpanKind,

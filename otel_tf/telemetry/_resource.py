@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import sys
@@ -182,10 +183,8 @@ def _kubernetes(environ: Mapping[str, str]) -> dict[str, str]:
         # Kubernetes sets a pod's host name to the pod's name, unless it uses the node's network.
         found["k8s.pod.name"] = environ.get("HOSTNAME") or socket.gethostname()
     if "k8s.namespace.name" not in found:
-        try:
+        with contextlib.suppress(OSError, ValueError):
             found["k8s.namespace.name"] = _SERVICE_ACCOUNT.read_text(encoding="ascii").strip()
-        except (OSError, ValueError):
-            pass
     return found
 
 

@@ -16,6 +16,7 @@ from opentelemetry.context import Context
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import Event, ReadableSpan, Span, Tracer, TracerProvider
 from opentelemetry.sdk.trace.id_generator import IdGenerator
+from opentelemetry.sdk.trace.sampling import Decision
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, NonRecordingSpan, SpanContext, Status, StatusCode, TraceFlags
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from otel_tf.telemetry._records import Layout, Record
     from otel_tf.telemetry._resource import TaskResource
 
-__all__ = ["SCOPE", "ProviderSpans", "encode", "readable"]
+__all__ = ["SCOPE", "ProviderSpans", "encode", "encode_one", "readable"]
 
 SCOPE = InstrumentationScope(semconv.SCOPE, __version__)
 
@@ -72,7 +73,7 @@ def _exception_attributes(record: Record) -> dict[str, Any]:
     error = record.error
     assert error is not None
     found = {
-        semconv.EXCEPTION_TYPE: clean_text(error.exception_type),
+        semconv.EXCEPTION_TYPE: clean_text(error.exception_type or ""),
         semconv.EXCEPTION_MESSAGE: clean_text(error.message),
     }
     if error.stacktrace is not None:
@@ -109,7 +110,8 @@ def readable(record: Record) -> ReadableSpan:
     events: tuple[Event, ...] = ()
     status = Status(StatusCode.UNSET)
     if record.error is not None:
-        events = (Event(semconv.EVENT_EXCEPTION, _exception_attributes(record), record.end_ns),)
+        if record.error.exception_type is not None:
+            events = (Event(semconv.EVENT_EXCEPTION, _exception_attributes(record), record.end_ns),)
         status = Status(StatusCode.ERROR, clean_text(record.error.message))
     return ReadableSpan(
         name=layout.name,
@@ -138,6 +140,13 @@ def encode(spans: Sequence[ReadableSpan]) -> bytes:
     from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 
     return bytes(encode_spans(spans).SerializeToString())
+
+
+def encode_one(span: ReadableSpan) -> bytes:
+    """Returns one span as a serialized ``Span``, by OpenTelemetry's own encoder."""
+    from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+
+    return bytes(encode_spans([span]).resource_spans[0].scope_spans[0].spans[0].SerializeToString())
 
 
 class ProviderSpans:
@@ -188,7 +197,8 @@ class ProviderSpans:
         if not isinstance(span, Span):
             return None
         if record.error is not None:
-            span.add_event(semconv.EVENT_EXCEPTION, _exception_attributes(record), record.end_ns)
+            if record.error.exception_type is not None:
+                span.add_event(semconv.EVENT_EXCEPTION, _exception_attributes(record), record.end_ns)
             span.set_status(Status(StatusCode.ERROR, clean_text(record.error.message)))
         span.end(record.end_ns)
         return span
@@ -207,7 +217,7 @@ class ProviderSpans:
             decision = tracer.sampler.should_sample(
                 Context(), record.trace_id, layout.name, _kind(layout), attributes
             ).decision
-            flags = _SAMPLED if decision.is_sampled() else TraceFlags(TraceFlags.DEFAULT)
+            flags = _SAMPLED if decision is Decision.RECORD_AND_SAMPLE else TraceFlags(TraceFlags.DEFAULT)
             if len(self._decided) >= 4096:
                 self._decided.clear()
             self._decided[record.trace_id] = flags
