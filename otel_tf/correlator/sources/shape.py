@@ -52,7 +52,8 @@ _MESSAGES: dict[str, list[tuple[str, int, str, bool]]] = {
         ("status", 15, "Status", False),
     ],
     "Resource": [("attributes", 1, "Attribute", True)],
-    "ScopeSpans": [("spans", 2, "Span", True)],
+    "Scope": [("name", 1, "string", False)],
+    "ScopeSpans": [("scope", 1, "Scope", False), ("spans", 2, "Span", True)],
     "ResourceSpans": [("resource", 1, "Resource", False), ("scopeSpans", 2, "ScopeSpans", True)],
     "TracesData": [("resourceSpans", 1, "ResourceSpans", True)],
 }
