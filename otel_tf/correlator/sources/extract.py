@@ -195,7 +195,7 @@ def _times(times: pa.Array) -> Row:
         # What is no int64 raises, and the reader then looks at the texts one by one.
         signed: Row = times.fill_null("0").cast(pa.int64()).to_numpy(zero_copy_only=False)
         return signed
-    unsigned = times.fill_null(0).to_numpy(zero_copy_only=False)
+    unsigned: npt.NDArray[np.uint64] = times.fill_null(0).to_numpy(zero_copy_only=False)
     return np.minimum(unsigned, np.uint64(2**63 - 1)).astype(np.int64)
 
 

@@ -35,11 +35,12 @@ def from_arrow(ids: pa.Array, size: int) -> tuple[npt.NDArray[np.int64], npt.NDA
     chosen = ids if good_mask.all() else ids.filter(good)
     raw = _fixed(chosen, width)
     if is_text:
-        nibbles = _NIBBLE[raw]
+        nibbles: npt.NDArray[np.uint8] = _NIBBLE[raw]
         proper = (nibbles != _NO_DIGIT).all(axis=1)
-        raw = (nibbles[:, 0::2] << 4) | (nibbles[:, 1::2] & 15)
+        raw = nibbles[:, 0::2] * np.uint8(16) + (nibbles[:, 1::2] & np.uint8(15))
         raw[~proper] = 0
-    decoded = np.frombuffer(raw.tobytes(), ">i8").astype(np.int64).reshape(-1, size // 8)
+    decoded: npt.NDArray[np.int64] = np.frombuffer(raw.tobytes(), ">i8").astype(np.int64)
+    decoded = decoded.reshape(-1, size // 8)
     good_mask[good_mask] = (decoded != 0).any(axis=1)
     words = np.zeros((len(ids), size // 8), np.int64)
     words[good_mask] = decoded[(decoded != 0).any(axis=1)]
