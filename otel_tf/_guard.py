@@ -61,7 +61,7 @@ class Guard(contextlib.ContextDecorator):
         if self.place not in _reported:
             _reported.add(self.place)
             _logger.warning(
-                "%s failed and is skipped from now on in silence; training is not affected",
+                "%s failed; training goes on, and further failures there are not logged",
                 self.place,
                 exc_info=(kind, error, trace) if error is not None else None,
             )

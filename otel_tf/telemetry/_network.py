@@ -8,13 +8,11 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from otel_tf.telemetry._shipper import Shipper
-from otel_tf.telemetry._sinks import configured
-
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider as ApiTracerProvider
 
     from otel_tf.telemetry._batch import Batch, Shaper
+    from otel_tf.telemetry._shipper import Shipper
     from otel_tf.telemetry._spool import Spool
 
 __all__ = ["Network"]
@@ -45,6 +43,17 @@ class Network:
         self._provider: Any = None
         self._shaper: Shaper | None = None
         self._shippers: list[Shipper] | None = None
+
+    def prepare(self) -> None:
+        """Imports and sets up what the first spans need, on the caller's thread."""
+        self.shaper()
+        if self._provider is None:
+            self._shippers = self._make_shippers()
+
+    def start(self) -> None:
+        """Starts the shippers' threads."""
+        for shipper in self._shippers or ():
+            shipper.start()
 
     @property
     def not_sent(self) -> int:
@@ -84,16 +93,19 @@ class Network:
                 self._spool.acknowledge(batch.place, batch.count, via="provider")
             return
         if batch.sampled:
-            for shipper in self._own_shippers():
+            if self._shippers is None:
+                self._shippers = self._make_shippers()
+            for shipper in self._shippers:
                 shipper.offer(batch)
 
-    def _own_shippers(self) -> list[Shipper]:
-        if self._shippers is None:
-            self._shippers = [
-                Shipper(make, max_spans=self._max_spans, acknowledge=self._acknowledge, advice=self._advice)
-                for make in configured(os.environ)
-            ]
-        return self._shippers
+    def _make_shippers(self) -> list[Shipper]:
+        from otel_tf.telemetry._shipper import Shipper
+        from otel_tf.telemetry._sinks import configured
+
+        return [
+            Shipper(make, max_spans=self._max_spans, acknowledge=self._acknowledge, advice=self._advice)
+            for make in configured(os.environ)
+        ]
 
     def _acknowledge(self, batch: Batch, rejected: int) -> None:
         if self._spool is not None and batch.place is not None:
@@ -108,11 +120,16 @@ class Network:
             f"otel-tf replay {where} --endpoint {endpoint or 'URL'}"
         )
 
-    def flush(self, timeout_s: float) -> bool:
-        """Waits until all that was offered was tried; returns whether all was accepted."""
+    def flush(self, timeout_s: float, *, provider: bool = True) -> bool:
+        """Waits until all that was offered was tried; returns whether all was accepted.
+
+        Args:
+            timeout_s: The longest wait, in s.
+            provider: Whether to flush the program's provider, where there is one.
+        """
         deadline = time.monotonic() + timeout_s
         if self._provider is not None:
-            return self._flush_provider(timeout_s)
+            return self._flush_provider(timeout_s) if provider else True
         done = True
         for shipper in self._shippers or ():
             before = shipper.not_sent

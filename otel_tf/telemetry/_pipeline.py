@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from otel_tf._guard import Guard, is_strict
 from otel_tf.telemetry import _clock
-from otel_tf.telemetry._flusher import Flusher
 from otel_tf.telemetry._network import Network
 from otel_tf.telemetry._records import AttributeValue, Layout, Record, SpanError, SpanKind, SpanLink
 from otel_tf.telemetry._resource import TaskResource, own_attributes, task_attributes
 from otel_tf.telemetry._spool import CLOCKS_SUFFIX, TRACES_SUFFIX, Spool
+from otel_tf.telemetry._ticker import Ticker
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
@@ -83,6 +83,7 @@ class Pipeline:
         self._max_batch = _positive("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", _MAX_BATCH)
         self._spool = Spool(self.run_dir, identity.task.replace(":", "-")) if settings.spool else None
         self.resource = TaskResource(own_attributes(identity) if enabled else {})
+        self._exit_callbacks: list[Callable[[float], object]] = []
         self._task_resources: list[tuple[TaskResource, _OfOwn]] = []
         self._network = Network(
             tracer_provider,
@@ -90,7 +91,9 @@ class Pipeline:
             max_spans=_positive("OTEL_BSP_MAX_QUEUE_SIZE", _MAX_UNSENT),
             adopt=self._adopt,
         )
-        self._flusher = Flusher(settings.flush_interval_ms / 1000, self.drain)
+        self._flusher = Ticker("otel-tf flusher")
+        # Apart from the flusher: a callback may wait for a worker that is gone.
+        self._callbacks = Ticker("otel-tf callbacks")
 
     # -- for the seams --------------------------------------------------------------
 
@@ -197,12 +200,28 @@ class Pipeline:
         return resource
 
     def every(self, interval_s: float, callback: Callable[[], object]) -> Callable[[], None]:
-        """Calls ``callback`` every ``interval_s`` seconds on the flusher's thread, guarded.
+        """Calls ``callback`` every ``interval_s`` seconds on a background thread, guarded.
 
         Returns:
             The undo. Callbacks do not outlive `shutdown`, and a fork's child has none of them.
         """
-        return self._flusher.every(interval_s, callback)
+        return self._callbacks.every(interval_s, callback) if self.enabled else lambda: None
+
+    def before_exit(self, callback: Callable[[float], object]) -> Callable[[], None]:
+        """Calls ``callback`` first thing at the process's exit, while spans can still be recorded.
+
+        Args:
+            callback: Takes the time that the exit may still last, in s; guarded.
+
+        Returns:
+            The undo.
+        """
+        self._exit_callbacks = [*self._exit_callbacks, callback]
+
+        def undo() -> None:
+            self._exit_callbacks = [other for other in self._exit_callbacks if other is not callback]
+
+        return undo
 
     # -- the way out -----------------------------------------------------------------
 
@@ -231,21 +250,28 @@ class Pipeline:
     def shutdown(self, timeout_s: float) -> bool:
         """Flushes, then ends the threads. What is recorded later still reaches the spool.
 
+        A tracer provider of the program's own is handed its spans, but to flush it is the program's.
+
+        Args:
+            timeout_s: The longest wait, in s.
+
         Returns:
             As `flush`.
         """
         if not self.enabled or self._closed:
             return True
-        done = self.flush(timeout_s)
+        deadline = time.monotonic() + timeout_s
+        written = self._drain_within(timeout_s)
+        sent = self._network.flush(max(deadline - time.monotonic(), 0.0), provider=False)
         self._closed = True
         self._running = False
         self._flusher.stop()
+        self._callbacks.stop()
         self._network.stop()
         atexit.unregister(self._at_exit)
         _pipelines.discard(self)
         # What came in meanwhile.
-        self._drain_within(0.0)
-        return done
+        return self._drain_within(0.0) and written and sent
 
     def _drain_within(self, timeout_s: float) -> bool:
         """Drains, unless the flusher's thread is stuck in a drain; returns whether all is written."""
@@ -306,6 +332,9 @@ class Pipeline:
     def begin(self) -> None:
         """Starts the threads and registers exit and fork; `start` calls it."""
         self._register()
+        # All imports happen here, on the caller's thread: none must meet the program's own on another.
+        with _drain_guard:
+            self._network.prepare()
         self._resume()
 
     def _register(self) -> None:
@@ -324,11 +353,16 @@ class Pipeline:
             self._running = True
             with _drain_guard:
                 if self._forked:
+                    # Not in the fork's own handler: the SDK's detectors use locks that others reset there.
+                    self._set_resource(own_attributes(self.identity, forked=True))
                     # A child of ``multiprocessing`` leaves without running ``atexit``.
                     multiprocessing.util.Finalize(self, self._at_exit, exitpriority=0)
                 self._snapshot()
+                self._network.start()
+                self._callbacks.start()
+                # At least 1 ms: the variable may say 0, and a busy thread would hold the training up.
+                self._flusher.every(max(self.settings.flush_interval_ms, 1) / 1000, self.drain)
                 self._flusher.every(_CLOCKS_INTERVAL_S, self._snapshot)
-                self._flusher.start()
 
     def _adopt(self, provider_resource: Mapping[str, object]) -> None:
         """The program has a tracer provider: its resource wins, and its exit must come after ours."""
@@ -341,8 +375,12 @@ class Pipeline:
             resource.replace(of_own(attributes))
 
     def _at_exit(self) -> None:
+        deadline = time.monotonic() + self.settings.exit_timeout_ms / 1000
+        for callback in self._exit_callbacks:
+            with _exit_guard:
+                callback(max(deadline - time.monotonic(), 0.0))
         with _exit_guard:
-            self.shutdown(self.settings.exit_timeout_ms / 1000)
+            self.shutdown(max(deadline - time.monotonic(), 0.0))
 
     def _after_fork_in_child(self) -> None:
         """Gives the child a state of its own; what the parent had recorded is the parent's to write."""
@@ -351,12 +389,12 @@ class Pipeline:
         self._drain_lock = threading.Lock()
         self._running = False
         self._forked = True
+        self._exit_callbacks = []
         self._flusher.abandon()
+        self._callbacks.abandon()
         self._network.abandon()
         if self._spool is not None:
             self._spool.abandon()
-        with _drain_guard:
-            self._set_resource(own_attributes(self.identity, forked=True))
 
 
 _pipelines: weakref.WeakSet[Pipeline] = weakref.WeakSet()

@@ -15,6 +15,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from opentelemetry.instrumentation.utils import suppress_instrumentation
+
 from otel_tf._guard import Guard
 
 if TYPE_CHECKING:
@@ -62,9 +64,7 @@ class Shipper:
         self._thread: threading.Thread | None = None
         self._stopped = False
         self._deadline: float | None = None  # of whoever waits in `flush`, monotonic s
-        self._hurry = False
-        self._failed_attempts = 0  # ever
-        self._waits_for_endpoint = False
+        self._failures_seen = 0  # ever; those that end a flush
         self._warned = False
         #: Spans accepted, and spans given up (the spool may have them).
         self.sent = 0
@@ -86,10 +86,16 @@ class Shipper:
                 let_go = self._queue.popleft()
                 self._waiting -= let_go.sampled
                 self.not_sent += let_go.sampled
-            if self._thread is None and not self._stopped:
-                self._thread = threading.Thread(target=self._run, name="otel-tf shipper", daemon=True)
-                self._thread.start()
             self._changed.notify_all()
+        self.start()
+
+    def start(self) -> None:
+        """Starts the thread; early, for Python starts none once the process exits."""
+        with self._changed:
+            if self._thread is None and not self._stopped:
+                thread = threading.Thread(target=self._run, name="otel-tf shipper", daemon=True)
+                thread.start()
+                self._thread = thread
 
     def flush(self, timeout_s: float) -> bool:
         """Waits until everything was sent, an attempt failed, or time is up.
@@ -101,16 +107,15 @@ class Shipper:
         """
         deadline = time.monotonic() + timeout_s
         with self._changed:
-            failed_before = self._failed_attempts
-            self._hurry, self._deadline = True, deadline
+            before = self._failures_seen
+            self._deadline = deadline
             self._changed.notify_all()
             while self._queue or self._current is not None:
                 left = deadline - time.monotonic()
-                gave_up = self._failed_attempts > failed_before and not self._waits_for_endpoint
-                if left <= 0 or gave_up or self._thread is None:
+                if left <= 0 or self._failures_seen > before or self._thread is None:
                     break
                 self._changed.wait(left)
-            self._hurry, self._deadline = False, None
+            self._deadline = None
             return not self._queue and self._current is None
 
     def stop(self) -> None:
@@ -126,8 +131,6 @@ class Shipper:
             self._changed.notify_all()
 
     def _run(self) -> None:
-        from opentelemetry.instrumentation.utils import suppress_instrumentation
-
         # Our requests are not the program's: an instrumented HTTP client must not make spans of them.
         with _guard, suppress_instrumentation():
             sink = self._make_sink()
@@ -181,8 +184,7 @@ class Shipper:
         if not outcome.retry:
             with self._changed:
                 self.not_sent += batch.sampled
-                self._failed_attempts += 1
-                self._changed.notify_all()
+                self._fail_flush()
             return
         delay = outcome.retry_after_s
         if delay is None:
@@ -190,22 +192,29 @@ class Shipper:
         self._back_off(delay, asked=outcome.retry_after_s is not None)
 
     def _back_off(self, delay_s: float, *, asked: bool) -> None:
-        """Waits before the next attempt, but not while somebody flushes and could still be served."""
+        """Waits before the next attempt.
+
+        Whoever flushes meanwhile gets an attempt at once, unless the endpoint has asked for the delay:
+        then it is kept to, and a flush that ends before it has failed.
+        """
         until = time.monotonic() + delay_s
         with self._changed:
-            deadline = self._deadline
-            self._waits_for_endpoint = asked and deadline is not None and until < deadline
-            self._failed_attempts += 1
-            self._changed.notify_all()
-            hurried = self._hurry
+            seen = None if asked else self._deadline
+            if not asked:
+                self._fail_flush()
             while not self._stopped:
                 left = until - time.monotonic()
-                # A flush that begins during the wait gets an attempt at once.
-                if left <= 0 or (self._hurry and not hurried):
-                    break
-                hurried = self._hurry
+                deadline = self._deadline
+                if left <= 0 or (not asked and deadline is not None and deadline != seen):
+                    return
+                if asked and deadline is not None and deadline < until:
+                    self._fail_flush()
+                seen = deadline
                 self._changed.wait(left)
-            self._waits_for_endpoint = False
+
+    def _fail_flush(self) -> None:
+        self._failures_seen += 1
+        self._changed.notify_all()
 
     def _warn(self, reason: str, sink: Sink | None = None) -> None:
         if not self._warned:

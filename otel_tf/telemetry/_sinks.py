@@ -170,6 +170,10 @@ def _maker(kind: str, cls: Any) -> Callable[[], Sink]:
     if kind in _PROTOCOLS.values():
         from otel_tf.telemetry._otlp import OtlpSink
 
+        if kind == "otlp_proto_http":
+            # The exporter imports it when it is made, which is on another thread.
+            import requests  # noqa: F401
+
         return lambda: OtlpSink(kind, cls)
     return lambda: ExporterSink(kind, cls)
 

@@ -37,6 +37,8 @@ def clean(value: Any) -> Any:
         return value
     if isinstance(value, str):
         return clean_text(value)
+    if getattr(value, "shape", None) == () and callable(getattr(value, "item", None)):
+        return clean(value.item())  # a numpy scalar
     if isinstance(value, numbers.Integral):
         return clean(int(value))
     if isinstance(value, numbers.Real):
