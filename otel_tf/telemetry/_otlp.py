@@ -58,16 +58,16 @@ class OtlpSink:
 
     def deliver(self, batch: Batch, timeout_s: float | None) -> Outcome:
         """Sends the batch."""
-        with quiet():
-            try:
-                if not self._known:
-                    self._sender = sender(self._public.exporter())
-                    self._known = True
-                if self._sender is None:
-                    return self._public.deliver(batch, timeout_s)
+        try:
+            if not self._known:
+                self._sender = sender(self._public.exporter())
+                self._known = True
+            if self._sender is None:
+                return self._public.deliver(batch, timeout_s)
+            with quiet():
                 outcome = self._sender.send(batch.payload(), timeout_s)
-            except Exception as error:
-                return Outcome(accepted=False, reason=f"{type(error).__name__}: {error}")
+        except Exception as error:  # noqa: BLE001 - exporters are other people's code
+            return Outcome(accepted=False, reason=f"{type(error).__name__}: {error}")
         if outcome.retry and isinstance(self._sender, GrpcSender):
             # A channel that failed waits up to two minutes before it connects again; a new one does not.
             self.close()
@@ -81,7 +81,7 @@ class OtlpSink:
 
 def sender(exporter: Any) -> Sender | None:
     """Returns a way to send bytes over an official exporter's connection; None where none is known."""
-    for cls in (HttpClientSender, HttpSessionSender, GrpcSender):
+    for cls in _SENDERS:
         with contextlib.suppress(AttributeError):
             return cls(exporter)
     return None
@@ -161,6 +161,13 @@ class GrpcSender:
         except grpc.RpcError as error:
             return _grpc_outcome(error)
         return _partial(answer)
+
+
+_SENDERS: tuple[type[HttpClientSender | HttpSessionSender | GrpcSender], ...] = (
+    HttpClientSender,
+    HttpSessionSender,
+    GrpcSender,
+)
 
 
 def _shorter(own_s: float, timeout_s: float | None) -> float:

@@ -211,7 +211,7 @@ def grpc_collector() -> Iterator[Collector]:
     state = Collector()
 
     class Service(TraceServiceServicer):  # type: ignore[misc]
-        def Export(self, request: Any, context: Any) -> Any:
+        def Export(self, request: Any, context: Any) -> Any:  # noqa: N802 - the service's name for it
             with state.lock:
                 state.attempts += 1
                 if state.answers:
