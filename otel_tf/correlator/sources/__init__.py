@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from otel_tf.correlator.sources import select
-from otel_tf.correlator.sources.files import Format, decompress, find, open_binary
+from otel_tf.correlator.sources.files import Format, damage_of, decompress, find, open_binary
 from otel_tf.correlator.sources.otlp_json import Lines, Piece, parse_lines, split_lines
 from otel_tf.correlator.sources.otlp_proto import Messages, fields, frames, parse_messages, split_message
 from otel_tf.correlator.sources.skipped import Skipped
@@ -53,6 +53,8 @@ def read(
             chunks, run_in_spec = read_jaeger(spec, skipped, number, run=run, say=say)
             pieces += [Piece(chunk) for chunk in chunks]
             run = run or run_in_spec
+        elif "://" in spec:
+            raise UserError(f"{spec}: the only addresses known here are jaeger+http://… and jaeger+https://…")
         else:
             pieces += _run_jobs(_jobs(Path(spec), number, skipped))
         if not sum(piece.chunk.spans.num_rows for piece in pieces[before:]):
@@ -100,8 +102,9 @@ def _jobs_of_file(file: Path, form: Format, place: int, skipped: Skipped) -> Ite
         if form is Format.JSON_LINES:
             for lines in split_lines(stream, name, place):
                 yield lambda lines=lines: parse_lines(lines, skipped)  # type: ignore[misc]
-            return
         data = stream.read()
+        if damage := damage_of(stream):
+            skipped.add("truncated", f"{name}: {damage}", order=(place,))
     if form is Format.JSON_DOCUMENT:
         yield lambda: _document(data, name, place, skipped)
     elif form is Format.PROTO:

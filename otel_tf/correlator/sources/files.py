@@ -6,20 +6,21 @@ import enum
 import io
 import re
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 
-from otel_tf.correlator.sources import otlp_proto
 from otel_tf.errors import UserError
 
-__all__ = ["Format", "decompress", "find", "format_of", "open_binary"]
+__all__ = ["Format", "damage_of", "decompress", "find", "format_of", "open_binary"]
 
 _HEAD_BYTES = 1 << 16
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _BOM = b"\xef\xbb\xbf"
-#: Tags that a ``ResourceSpans`` may begin with: resource, scope_spans, schema_url.
-_RESOURCE_SPANS_TAGS = (0x0A, 0x12, 0x1A)
+#: Tags that may stand first in a ``ResourceSpans`` (resource, scope_spans, schema_url) and in those.
+_SCHEMA_URL = b"\x1a"
+_IN_RESOURCE_SPANS = (b"\x0a", b"\x12", _SCHEMA_URL)
+_IN_PART = (b"\x0a", b"\x10", b"\x12", b"\x1a")
 
 
 class Format(enum.Enum):
@@ -74,7 +75,7 @@ def _known(path: Path, found: Format) -> Format:
 
 
 def open_binary(path: Path) -> BinaryIO:
-    """Returns an open file, decompressed if it is gzip or zstd. A damaged one raises OSError on reading."""
+    """Returns an open file, decompressed if it is gzip or zstd."""
     raw = path.open("rb")
     head = raw.read(4)
     raw.seek(0)
@@ -82,7 +83,40 @@ def open_binary(path: Path) -> BinaryIO:
     if codec is None:
         return raw
     raw.close()
-    return io.BufferedReader(pa.input_stream(str(path), compression=codec), 1 << 20)
+    return io.BufferedReader(_Decompressed(path, codec))
+
+
+class _Decompressed(io.RawIOBase):
+    """A compressed file; one that is damaged or was cut off ends where it cannot be read any further."""
+
+    damage: str | None = None
+
+    def __init__(self, path: Path, codec: str) -> None:
+        super().__init__()
+        self._stream = pa.input_stream(str(path), compression=codec)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        if self.damage is not None:
+            return 0
+        try:
+            # In small pieces: of the piece in which the damage shows, nothing is left.
+            return int(self._stream.readinto(memoryview(buffer)[:_HEAD_BYTES]))
+        except OSError as error:
+            self.damage = str(error)
+            return 0
+
+    def close(self) -> None:
+        self._stream.close()
+        super().close()
+
+
+def damage_of(stream: BinaryIO) -> str | None:
+    """Returns why a stream of `open_binary` ended before the file did; None if it did not."""
+    raw = getattr(stream, "raw", None)
+    return raw.damage if isinstance(raw, _Decompressed) else None
 
 
 def decompress(data: memoryview) -> bytes | memoryview:
@@ -127,20 +161,38 @@ def _json_format(text: bytes) -> Format:
 
 
 def _proto_format(head: bytes, size: int) -> Format:
-    offsets, _ = otlp_proto.fields(head)
-    # A field that is longer than the head is still one if it begins as a ResourceSpans does.
-    if head[0] == _RESOURCE_SPANS_TAGS[0]:
-        inner = _after_varint(head, 1)
-        if len(offsets) > 1 or (inner < len(head) and head[inner] in _RESOURCE_SPANS_TAGS):
-            return Format.PROTO
+    if _begins_as_traces(head):
+        return Format.PROTO
     length = int.from_bytes(head[:4], "big")
-    begins = head[4:5]
-    if 0 < length <= size - 4 and (begins in (b"\x0a", b"{") or head[4:8] == _ZSTD):
+    payload = head[4:]
+    if 0 < length <= size - 4 and (payload[:1] == b"{" or payload[:4] == _ZSTD or _begins_as_traces(payload)):
         return Format.PROTO_FRAMES
     return Format.UNKNOWN
 
 
-def _after_varint(data: bytes, at: int) -> int:
-    while at < len(data) and data[at] >= 0x80:
+def _begins_as_traces(head: bytes) -> bool:
+    """Returns whether ``head`` begins as a ``TracesData`` does, looking two messages deep.
+
+    Other protobufs, XSpace for one, have a first field like ours, but not the same inside.
+    """
+    if head[:1] != b"\x0a":
+        return False
+    length, at = _varint(head, 1)
+    if length == 0:
+        return True
+    tag = head[at : at + 1]
+    length, inside = _varint(head, at + 1)
+    if tag not in _IN_RESOURCE_SPANS:
+        return False
+    return length == 0 or tag == _SCHEMA_URL or head[inside : inside + 1] in _IN_PART
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while at < len(data):
+        value |= (data[at] & 0x7F) << shift
+        shift += 7
         at += 1
-    return at + 1
+        if data[at - 1] < 0x80:
+            break
+    return value, at
