@@ -1,0 +1,230 @@
+"""From local times to corrected ones: clocks fitted, contradictions set aside, the rest repaired exactly."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from otel_tf.correlator.clocks import Crossings, Epochs, Fit, fit
+from otel_tf.correlator.columns import Columns, Int
+from otel_tf.correlator.edges import Barriers, Edges, barrier_pairs, with_barriers
+from otel_tf.correlator.program import Program
+from otel_tf.correlator.repair import CycleError, Layout, repair, smooth
+from otel_tf.correlator.resolution import resolutions
+from otel_tf.correlator.solver import UNBOUNDED
+
+if TYPE_CHECKING:
+    from otel_tf.correlator.engines.duckdb import Engine
+
+__all__ = ["Adjusted", "Quarantine", "adjust", "busiest_domain", "last_entrants"]
+
+#: From the most to the least trusted kind of edge, by code: what is set aside when a cycle leaves a choice.
+_DOUBT = np.array([0, 2, 3, 4, 5, 1])
+
+
+@dataclasses.dataclass(frozen=True)
+class Quarantine:
+    """Edges set aside: which, by how much the rest contradicts them (ns), and why; arrays (Q,)."""
+
+    edges: Edges
+    excess_ns: Int
+    reason: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Adjusted:
+    """Corrected times.
+
+    Attributes:
+        time_ns: Corrected time of every event and barrier, ns (2N+B,).
+        error_ns: Half-width of its bar, `UNBOUNDED` where unknown, ns (2N+B,).
+        by_position: Corrected times of events by program position, ns (2N,).
+        edges: Accepted edges, barriers included.
+        quarantine: Those set aside.
+        epochs, epoch, clocks: The clocks: which epoch each event is in (2N,), and their model.
+        violations: Accepted edges that the corrected times contradict: 0.
+    """
+
+    time_ns: Int
+    error_ns: Int
+    by_position: Int
+    edges: Edges
+    quarantine: Quarantine
+    epochs: Epochs
+    epoch: Int
+    clocks: Fit
+    violations: int
+
+
+def busiest_domain(columns: Columns, edges: Edges, met: Barriers) -> int:
+    """Returns the domain with the most edges to other domains, of equals the first by name."""
+    domain = columns.timeline_domain[columns.timeline]
+    real = edges.src < 2 * columns.count
+    left, right = domain[edges.src[real] >> 1], domain[edges.dst[real] >> 1]
+    other = left != right
+    count = np.bincount(left[other], minlength=len(columns.domains))
+    count = count + np.bincount(right[other], minlength=len(columns.domains))
+    count = count + np.bincount(domain[met.row], minlength=len(columns.domains))
+    if not count.any():
+        count = np.bincount(domain, minlength=len(columns.domains))
+    return int(np.argmax(count)) if len(count) else 0
+
+
+def adjust(
+    columns: Columns,
+    local: Int,
+    edges: Edges,
+    met: Barriers,
+    program: Program,
+    *,
+    reference: int,
+    engine: Engine,
+) -> Adjusted:
+    """Corrects all events to the clock of the domain ``reference``.
+
+    Args:
+        columns: The spans.
+        local: Local times, ns (2N,).
+        edges: Edges between events of spans.
+        met: Barriers.
+        program: Program order.
+        reference: Domain whose clock is kept.
+        engine: Runs the statements.
+    """
+    count = columns.count
+    epoch = np.repeat(columns.timeline_domain[columns.timeline].astype(np.int64), 2)
+    epochs = _extents(epoch, local, len(columns.domains))
+    precision = np.repeat(resolutions(columns)[columns.timeline], 2)
+    model = fit(_crossings(edges, met, local, epoch, precision), epochs, reference, engine)
+    shift, width = model.at(epoch, local)
+    base = _in_program_order(local + shift, program)
+    last, barrier_ns = last_entrants(met, base)
+    base = np.concatenate([base, barrier_ns + 1])
+    epoch_all = np.concatenate([epoch, epoch[last]])
+    precision_all = np.concatenate([precision, precision[last]])
+    half = np.concatenate([width, width[last]])
+    half = np.where(half >= UNBOUNDED, UNBOUNDED, half + precision_all)
+
+    total = with_barriers(edges, met, count)
+    aside = _Aside(total)
+    for item in model.contradictions:
+        index = (
+            np.array([item.edge])
+            if item.edge >= 0
+            else np.flatnonzero(total.src == 2 * count - 1 - item.edge)
+        )
+        aside.put(index, item.excess_ns, "contradicts the clocks that the other edges give")
+    late = base[total.src] + total.min_ns - base[total.dst]
+    same_clock = epoch_all[total.src] == epoch_all[total.dst]
+    between = half[total.src] + half[total.dst]
+    within = precision_all[total.src] + precision_all[total.dst] + total.min_ns
+    wrong = np.flatnonzero(late > np.where(same_clock, within, between))
+    aside.put(wrong, late[wrong], "contradicts the clocks by more than both error bars")
+
+    position = np.concatenate([program.position, 2 * count + np.arange(met.count)])
+    time_ns = _repaired(base, position, program, aside)[position]
+    kept = total.take(~aside.mask)
+    known = np.concatenate([model.known[epoch], model.known[epoch[last]]])
+    return Adjusted(
+        time_ns=time_ns,
+        error_ns=np.where(known & (half < UNBOUNDED), half + np.abs(time_ns - base), UNBOUNDED),
+        by_position=time_ns[program.event],
+        edges=kept,
+        quarantine=aside.quarantine(),
+        epochs=epochs,
+        epoch=epoch,
+        clocks=model,
+        violations=int((time_ns[kept.src] + kept.min_ns > time_ns[kept.dst]).sum()),
+    )
+
+
+class _Aside:
+    """Which of the edges are set aside, and why."""
+
+    def __init__(self, edges: Edges) -> None:
+        self.edges = edges
+        self.mask = np.zeros(len(edges), dtype=bool)
+        self._excess = np.zeros(len(edges), dtype=np.int64)
+        self._reason: dict[int, str] = {}
+
+    def put(self, index: Int, excess_ns: Int | int, reason: str) -> None:
+        """Sets edges aside; the first reason stays."""
+        new = ~self.mask[index]
+        self._excess[index[new]] = excess_ns[new] if isinstance(excess_ns, np.ndarray) else excess_ns
+        self.mask[index] = True
+        self._reason.update(dict.fromkeys(index[new].tolist(), reason))
+
+    def quarantine(self) -> Quarantine:
+        """Returns what was set aside."""
+        index = np.flatnonzero(self.mask)
+        return Quarantine(
+            self.edges.take(index), self._excess[index], tuple(self._reason[i] for i in index.tolist())
+        )
+
+
+def _extents(epoch: Int, local: Int, domains: int) -> Epochs:
+    first = np.full(domains, np.iinfo(np.int64).max, dtype=np.int64)
+    last = np.full(domains, np.iinfo(np.int64).min, dtype=np.int64)
+    np.minimum.at(first, epoch, local)
+    np.maximum.at(last, epoch, local)
+    return Epochs(np.arange(domains, dtype=np.int64), first, last)
+
+
+def _crossings(edges: Edges, met: Barriers, local: Int, epoch: Int, precision: Int) -> Crossings:
+    """Returns the edges between clocks; a barrier's pairs are numbered −1 − barrier."""
+    enter, leave, barrier = barrier_pairs(met)
+    src, dst = np.concatenate([edges.src, enter]), np.concatenate([edges.dst, leave])
+    number = np.concatenate([np.arange(len(edges), dtype=np.int64), -1 - barrier])
+    least = np.concatenate([edges.min_ns, np.full(len(enter), 2, np.int64)])
+    other = epoch[src] != epoch[dst]
+    src, dst = src[other], dst[other]
+    return Crossings(
+        src_epoch=epoch[src],
+        dst_epoch=epoch[dst],
+        src_ns=local[src],
+        dst_ns=local[dst],
+        min_ns=least[other] - precision[src] - precision[dst],
+        edge=number[other],
+    )
+
+
+def _in_program_order(times: Int, program: Program) -> Int:
+    """Returns times, raised where they fall along a timeline's program order."""
+    laid = times[program.event]
+    falls = laid[1:] < laid[:-1]
+    falls[program.first[1:-1] - 1] = False
+    if not falls.any():
+        return times
+    for begin, end in zip(program.first[:-1], program.first[1:], strict=True):
+        laid[begin:end] = np.maximum.accumulate(laid[begin:end])
+    return laid[program.position]
+
+
+def last_entrants(met: Barriers, times: Int) -> tuple[Int, Int]:
+    """Returns, per barrier, the start event that entered last and its time, ns (B,)."""
+    entered = times[2 * met.row]
+    order = np.lexsort((entered, met.number))
+    last = np.searchsorted(met.number[order], np.arange(met.count), side="right") - 1
+    chosen = order[last]
+    return 2 * met.row[chosen], entered[chosen]
+
+
+def _repaired(base: Int, position: Int, program: Program, aside: _Aside) -> Int:
+    """Returns corrected times by position; edges of cycles are set aside until there is none."""
+    laid = np.empty_like(base)
+    laid[position] = base
+    segment = np.ones(len(base), dtype=bool)
+    segment[: len(program.event)] = program.segment_starts()
+    total = aside.edges
+    while True:
+        kept = np.flatnonzero(~aside.mask)
+        layout = Layout(segment, position[total.src[kept]], position[total.dst[kept]], total.min_ns[kept])
+        try:
+            return smooth(laid, repair(laid, layout), layout)
+        except CycleError as error:
+            cycle = kept[error.edges]
+            doubt = _DOUBT[total.kind[cycle]]
+            loser = cycle[np.lexsort((total.dst[cycle], total.src[cycle], -doubt))[:1]]
+            aside.put(loser, 0, f"closes a cycle of {len(cycle)} edges")

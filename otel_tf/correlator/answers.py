@@ -1,0 +1,160 @@
+"""What people ask of a corrected run: steps, staleness, waits and stragglers, per span and per worker."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from otel_tf import semconv
+from otel_tf.correlator import stragglers, waits
+from otel_tf.correlator.columns import ROLE_TRAIN_STEP, Columns, Int, codes, integers
+from otel_tf.correlator.edges import Barriers
+from otel_tf.correlator.staleness import applied_between, asynchronous
+
+__all__ = ["Answers", "answer"]
+
+#: Where a step's staleness comes from, from the surest to the weakest.
+_SOURCES = (semconv.SOURCE_PROFILE, "correlated", semconv.SOURCE_COORDINATOR)
+_COORDINATOR_TIME = f'"{semconv.TIME_SOURCE}":"{semconv.SOURCE_COORDINATOR}"'
+
+
+@dataclasses.dataclass(frozen=True)
+class Answers:
+    """What is known of each span, −1 where it does not apply (N,), and of each worker.
+
+    Attributes:
+        staleness: Other steps applied between a step's read and its apply.
+        staleness_source: Index into ``sources``.
+        sources: Names of where staleness may come from.
+        wait_ns, lateness_ns: Of a collective: waited for the last; entered after the first.
+        report: The parts of the report per worker, as JSON values.
+    """
+
+    staleness: Int
+    staleness_source: Int
+    sources: tuple[str, ...]
+    wait_ns: Int
+    lateness_ns: Int
+    report: dict[str, Any]
+
+
+def answer(spans: pa.Table, columns: Columns, met: Barriers, rank: Int, time_ns: Int) -> Answers:
+    """Answers from the corrected order.
+
+    Args:
+        spans: Rows of `tables.SPANS`.
+        columns: The same as numbers.
+        met: Barriers.
+        rank: Rank of every event in the causal order (2N,).
+        time_ns: Corrected time of every event, ns (≥ 2N,).
+    """
+    worker, workers = codes(spans["worker"])
+    steps = np.flatnonzero((columns.role == ROLE_TRAIN_STEP) & (worker >= 0))
+    stale, source = _staleness(spans, columns, steps, worker, rank)
+    wait = np.full(columns.count, -1, dtype=np.int64)
+    late = wait.copy()
+    own = columns.end_ns - columns.start_ns
+    if len(met.row):
+        wait[met.row] = waits.waits(met, own[met.row])
+        late[met.row] = waits.lateness(met, time_ns[2 * met.row])
+    busy = own[steps] - _waited_within(columns, met, wait, steps)
+    score = stragglers.scores(worker[steps], busy, len(workers))
+    report = {
+        "steps": _steps(spans, columns, steps, worker, workers),
+        "staleness": {
+            name: _spread(stale[mine], source[mine])
+            for name, mine in _by_worker(worker, workers, np.flatnonzero(stale >= 0))
+        },
+        "waits": {
+            name: {
+                "mean_s": float(wait[mine].mean() / 1e9),
+                "p99_s": float(np.percentile(wait[mine], 99) / 1e9),
+            }
+            for name, mine in _by_worker(worker, workers, met.row)
+        },
+        "stragglers": [
+            {"worker": workers[number], "score": round(float(score[number]), 4)}
+            for number in sorted(np.flatnonzero(~np.isnan(score)), key=lambda n: (-score[n], workers[n]))
+        ],
+    }
+    return Answers(stale, source, _SOURCES, wait, late, report)
+
+
+def _by_worker(worker: npt.NDArray[np.integer], workers: tuple[str, ...], rows: Int) -> list[tuple[str, Int]]:
+    """Returns (worker, its rows) for every worker that has some."""
+    mine = ((name, rows[worker[rows] == number]) for number, name in enumerate(workers))
+    return [(name, found) for name, found in mine if len(found)]
+
+
+def _staleness(
+    spans: pa.Table, columns: Columns, steps: Int, worker: npt.NDArray[np.integer], rank: Int
+) -> tuple[Int, Int]:
+    stale = np.full(columns.count, -1, dtype=np.int64)
+    source = np.full(columns.count, -1, dtype=np.int64)
+    if not len(steps):
+        return stale, source
+    served = columns.kind[steps] == 2
+    alone = asynchronous(columns.trace_hi[steps], columns.trace_lo[steps], worker[steps], served)
+    steps = steps[alone]
+    if not len(steps):
+        return stale, source
+    counts = ~columns.failed[steps]
+    stale[steps] = applied_between(rank[2 * steps], rank[2 * steps + 1], counts)
+    texts = spans["attributes"].take(pa.array(steps))
+    coordinator = pc.match_substring(texts, _COORDINATOR_TIME).fill_null(False).to_numpy()
+    source[steps] = np.where(coordinator, 2, 1)
+    given, names = codes(spans["staleness_source"])
+    if semconv.SOURCE_PROFILE in names:
+        told = integers(spans["staleness"])
+        exact = steps[(given[steps] == names.index(semconv.SOURCE_PROFILE)) & (told[steps] >= 0)]
+        stale[exact], source[exact] = told[exact], 0
+    return stale, source
+
+
+def _waited_within(columns: Columns, met: Barriers, wait: Int, steps: Int) -> Int:
+    """Returns how much of each step its worker spent waiting at barriers, ns (S,)."""
+    total = np.zeros(len(steps), dtype=np.int64)
+    if not len(met.row):
+        return total
+    # A collective belongs to the step of its timeline that began last before it.
+    order = np.lexsort((columns.start_ns[steps], columns.timeline[steps]))
+    for lane in np.unique(columns.timeline[met.row]):
+        mine = order[columns.timeline[steps][order] == lane]
+        if not len(mine):
+            continue
+        inside = met.row[columns.timeline[met.row] == lane]
+        at = np.searchsorted(columns.start_ns[steps][mine], columns.start_ns[inside], side="right") - 1
+        fits = (at >= 0) & (columns.end_ns[inside] <= columns.end_ns[steps][mine[np.maximum(at, 0)]])
+        np.add.at(total, mine[at[fits]], wait[inside[fits]])
+    return total
+
+
+def _steps(
+    spans: pa.Table, columns: Columns, steps: Int, worker: npt.NDArray[np.integer], workers: tuple[str, ...]
+) -> dict[str, dict[str, int | None]]:
+    number = integers(spans["global_step"])
+    result: dict[str, dict[str, int | None]] = {}
+    for name, mine in _by_worker(worker, workers, steps):
+        known = number[mine][number[mine] >= 0]
+        result[name] = {
+            "count": len(mine),
+            "first": int(known.min()) if len(known) else None,
+            "last": int(known.max()) if len(known) else None,
+        }
+    return result
+
+
+def _spread(values: Int, source: Int) -> dict[str, Any]:
+    p50, p99 = np.percentile(values, [50, 99])
+    return {
+        "p50": float(p50),
+        "p99": float(p99),
+        "max": int(values.max()),
+        # The weakest source among them: the figures are no surer than that.
+        "source": _SOURCES[int(source.max())],
+    }

@@ -1,0 +1,370 @@
+"""Clock models fitted to causes: hard bounds on every clock at every window, and a best estimate within.
+
+Every epoch (a clock between two of its steps) has an origin as a function of its own local time: corrected
+= local + shift. Edges between clocks bound differences of shifts; the drift that may have happened between
+an edge and its window's centre is paid for in the bound, so bounds are hard whenever the latency is at
+least min_ns and the drift, beyond the epoch's median slope, at most `HARD_DRIFT`. Within them the estimate
+also assumes `SOFT_DRIFT`, wherever that contradicts nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from otel_tf.correlator import solver
+from otel_tf.correlator.columns import Int
+from otel_tf.correlator.solver import UNBOUNDED, Constraints, InfeasibleError
+
+if TYPE_CHECKING:
+    from otel_tf.correlator.engines.duckdb import Engine
+
+__all__ = ["HARD_DRIFT", "SOFT_DRIFT", "Contradiction", "Crossings", "Epochs", "Fit", "fit"]
+
+#: Drift in units of 2^-30. Hard: the kernel's limit for slewing a clock, 500 ppm, and a crystal beside it.
+HARD_DRIFT = round(600e-6 * 2**30)
+#: What a clock's rate does within seconds when nobody slews it.
+SOFT_DRIFT = round(10e-6 * 2**30)
+#: Edges a pair of clocks should have in one window, and the windows' limits (2^bits ns: 1 ms … 8.6 s).
+_EDGES_PER_WINDOW, _MIN_BITS, _MAX_BITS, _MAX_NODES = 64, 20, 33, 1 << 20
+#: Windows that may each be given up to the hard drift before their whole epoch is.
+_SOFT_ATTEMPTS = 32
+
+
+@dataclasses.dataclass(frozen=True)
+class Epochs:
+    """Clocks between steps, arrays (E,): the domain, and the first and last local time, ns."""
+
+    domain: Int
+    first_ns: Int
+    last_ns: Int
+
+
+@dataclasses.dataclass(frozen=True)
+class Crossings:
+    """Edges between two epochs, arrays (C,): local times of both ends and the least time between them.
+
+    ``min_ns`` has the resolution of both stamps taken off already; ``edge`` indexes the caller's edges.
+    """
+
+    src_epoch: Int
+    dst_epoch: Int
+    src_ns: Int
+    dst_ns: Int
+    min_ns: Int
+    edge: Int
+
+    def take(self, index: npt.NDArray[np.bool_]) -> Crossings:
+        """Returns the crossings at ``index``."""
+        return Crossings(*(getattr(self, field.name)[index] for field in dataclasses.fields(self)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Contradiction:
+    """An edge that no clocks within the drift limit could satisfy together with the others."""
+
+    edge: int
+    excess_ns: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Fit:
+    """Shifts at the centres of windows.
+
+    Attributes:
+        bits: A window is 2^bits ns of local time.
+        base_ns: Local time at which an epoch's window 0 begins (E,).
+        shift_ns: Best estimate of corrected − local (E, K); low_ns and high_ns bound the truth, and are
+            ∓`UNBOUNDED` away where nothing bounds it.
+        component: Epochs connected by edges share a number; 0 is the reference's.
+        known: Epochs bounded from both sides against the reference (E,).
+        drifts: Epochs whose rate may differ from the reference's: all but it (E,).
+        contradictions: Edges that were left out because no clocks could satisfy them with the others.
+    """
+
+    bits: int
+    base_ns: Int
+    shift_ns: Int
+    low_ns: Int
+    high_ns: Int
+    component: Int
+    known: npt.NDArray[np.bool_]
+    drifts: npt.NDArray[np.bool_]
+    contradictions: tuple[Contradiction, ...]
+
+    def at(self, epoch: Int, local_ns: Int) -> tuple[Int, Int]:
+        """Returns shift and half-width of the bar for events; half-width `UNBOUNDED` where unknown, ns."""
+        half = np.int64(1) << np.int64(self.bits - 1)
+        since = local_ns - self.base_ns[epoch] - half
+        node = epoch * self.shift_ns.shape[1] + (since >> self.bits)
+        part = since & ((1 << self.bits) - 1)
+        value = self._between(self.shift_ns, node, part)
+        high = self._between(self.high_ns, node, part)
+        low = self._between(self.low_ns, node, part)
+        # Between two centres the truth may leave the straight line between their bounds by the drift of
+        # the way there and back: 2ρ·p·(Δ−p)/Δ, from a table of 1,024 steps rounded up.
+        cell = np.arange(1025, dtype=np.int64)
+        tent = np.minimum((cell + 1) * (1024 - cell), 1 << 18)
+        table = ((2 * HARD_DRIFT * tent) >> (50 - self.bits)) + 2
+        drifts = np.where(self.drifts[epoch], table[part >> (self.bits - 10)], 0)
+        width = np.maximum(high - value, value - low) + drifts
+        return value, np.where(self.known[epoch], width, UNBOUNDED)
+
+    def _between(self, grid: Int, node: Int, part: Int) -> Int:
+        """Interpolates between the centres of a window and the next."""
+        flat = grid.reshape(-1)
+        left = flat[node]
+        return left + (((flat[node + 1] - left) * part) >> self.bits)
+
+
+def fit(crossings: Crossings, epochs: Epochs, reference: int, engine: Engine) -> Fit:
+    """Fits every epoch's shift to the reference epoch's clock.
+
+    Args:
+        crossings: Edges between epochs.
+        epochs: The epochs.
+        reference: The epoch whose clock is kept.
+        engine: Runs `sql/aggregate.sql`.
+    """
+    count = len(epochs.domain)
+    component, anchors = _components(crossings, count, reference)
+    bits = _window_bits(crossings, epochs)
+    base = epochs.first_ns - (1 << bits)  # one window to spare on either side: no event lies outside
+    windows = int(((epochs.last_ns - base).max() >> bits) + 3) if count else 3
+    fixed = np.zeros(count, dtype=bool)
+    fixed[anchors] = True
+    grid = _Grid(crossings, base, bits=bits, windows=windows, fixed=fixed, engine=engine)
+    grid.slope = _slopes(grid.aggregate(), component, anchors, count, bits)
+    low, high = grid.hard_bounds()
+    estimate = grid.estimate(low, high)
+    anchor_base = base[anchors[component]] - base
+    known = (component == 0) & (low > -(UNBOUNDED // 2)).all(axis=1) & (high < UNBOUNDED // 2).all(axis=1)
+    raw = -anchor_base[:, None]
+    one_sided = np.where(
+        high < UNBOUNDED // 2,
+        np.minimum(high, raw),
+        np.where(low > -(UNBOUNDED // 2), np.maximum(low, raw), raw),
+    )
+    both = (high < UNBOUNDED // 2) & (low > -(UNBOUNDED // 2))
+    shift = np.where(both, estimate, one_sided) + anchor_base[:, None]
+    shift[anchors] = 0
+    return Fit(
+        bits=bits,
+        base_ns=base,
+        shift_ns=shift,
+        low_ns=np.where(known[:, None], low + anchor_base[:, None], -UNBOUNDED),
+        high_ns=np.where(known[:, None], high + anchor_base[:, None], UNBOUNDED),
+        component=component,
+        known=known,
+        drifts=~fixed,
+        contradictions=tuple(grid.contradictions),
+    )
+
+
+def _window_bits(crossings: Crossings, epochs: Epochs) -> int:
+    """Returns log2 of a window in ns that holds enough edges of each pair, within the node limit."""
+    length = int((epochs.last_ns - epochs.first_ns).max()) + 1 if len(epochs.domain) else 1
+    pairs = len(np.unique(crossings.src_epoch * len(epochs.domain) + crossings.dst_epoch))
+    wanted = length * _EDGES_PER_WINDOW * max(pairs, 1) // max(len(crossings.edge), 1)
+    bits = min(max(wanted.bit_length(), _MIN_BITS), _MAX_BITS)
+    while (length >> bits) * max(len(epochs.domain), 1) > _MAX_NODES:
+        bits += 1
+    return bits
+
+
+def _components(crossings: Crossings, count: int, reference: int) -> tuple[Int, Int]:
+    """Returns each epoch's component (0 has the reference) and each component's anchor epoch."""
+    pair = np.unique(crossings.src_epoch * count + crossings.dst_epoch)
+    left, right = pair // max(count, 1), pair % max(count, 1)
+    label = np.arange(count, dtype=np.int64)
+    while True:
+        before = label.copy()
+        lower = np.minimum(label[left], label[right])
+        np.minimum.at(label, left, lower)
+        np.minimum.at(label, right, lower)
+        label = label[label]
+        if np.array_equal(before, label):
+            break
+    busy = np.bincount(crossings.src_epoch, minlength=count) + np.bincount(
+        crossings.dst_epoch, minlength=count
+    )
+    component = np.full(count, -1, dtype=np.int64)
+    component[label == label[reference]] = 0
+    anchors = [reference]
+    for number in np.unique(label[component < 0]):
+        members = np.flatnonzero(label == number)
+        component[members] = len(anchors)
+        anchors.append(int(members[np.argmax(busy[members])]))
+    return component, np.array(anchors, dtype=np.int64)
+
+
+def _slopes(rows: dict[str, Int], component: Int, anchors: Int, count: int, bits: int) -> Int:
+    """Returns each epoch's median slope d(shift)/d(local) in units of 2^-30, by a tree of pairs.
+
+    Of each ordered pair the lower envelope of (dst − src) rises with slope(src) − slope(dst): the median
+    over a quarter of its length, so that one uncertified step in it does not count.
+    """
+    order = np.lexsort((rows["src_window"], rows["dst_epoch"], rows["src_epoch"]))
+    src, dst = rows["src_epoch"][order], rows["dst_epoch"][order]
+    window, bound = rows["src_window"][order], rows["hard"][order]
+    weights = rows["edges"][order]
+    change = (src[1:] != src[:-1]) | (dst[1:] != dst[:-1])
+    first = np.r_[0, np.flatnonzero(change) + 1, len(src)].tolist()
+    found: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    for begin, end in itertools.pairwise(first):
+        lag = (end - begin) // 4
+        if lag < 1:
+            continue
+        run = window[begin + lag : end] - window[begin : end - lag]
+        rise = bound[begin + lag : end] - bound[begin : end - lag]
+        keep = run > 0
+        if not keep.any():
+            continue
+        median = int(np.median(rise[keep] * 2.0**30 / (run[keep] << bits)))
+        pair = (int(src[begin]), int(dst[begin]))
+        sign = 1 if pair[0] < pair[1] else -1
+        found.setdefault((min(pair), max(pair)), []).append((int(weights[begin:end].sum()), sign * median))
+    relative = {
+        pair: (sum(w for w, _ in values), sum(s for _, s in values) // len(values))
+        for pair, values in found.items()
+    }
+    slope: Int = np.zeros(count, dtype=np.int64)
+    done = {int(anchor) for anchor in anchors}
+    # A maximum spanning tree from the anchors: the pairs with most edges know their slope best.
+    while True:
+        ends = [(w, -a, -b) for (a, b), (w, _) in relative.items() if (a in done) != (b in done)]
+        if not ends:
+            return slope
+        _, a, b = max(ends)
+        a, b = -a, -b
+        difference = relative[a, b][1]
+        if a in done:
+            slope[b] = slope[a] - difference
+            done.add(b)
+        else:
+            slope[a] = slope[b] + difference
+            done.add(a)
+
+
+class _Grid:
+    """The aggregated bounds of one fit, and what was given up to make them satisfiable."""
+
+    def __init__(
+        self,
+        crossings: Crossings,
+        base: Int,
+        *,
+        bits: int,
+        windows: int,
+        fixed: npt.NDArray[np.bool_],
+        engine: Engine,
+    ) -> None:
+        self._crossings = crossings
+        self._base = base
+        self._bits = bits
+        self._windows = windows
+        self._fixed = fixed
+        self._engine = engine
+        self.slope: Int = np.zeros(len(base), dtype=np.int64)
+        self.contradictions: list[Contradiction] = []
+        self._rows: dict[str, Int] = {}
+
+    def aggregate(self) -> dict[str, Int]:
+        """Returns the tightest bound of every pair of windows, in a fixed order."""
+        used = self._crossings
+        source = used.src_ns - self._base[used.src_epoch]
+        target = used.dst_ns - self._base[used.dst_epoch]
+        rows = self._engine.query(
+            "aggregate",
+            crossings={
+                "src_epoch": used.src_epoch,
+                "dst_epoch": used.dst_epoch,
+                "x": source,
+                "y": target,
+                "gap": target - source - used.min_ns,
+            },
+            epochs={
+                "epoch": np.arange(len(self._base), dtype=np.int64),
+                "slope": self.slope,
+                "soft": np.where(self._fixed, 0, SOFT_DRIFT),
+                "hard": np.where(self._fixed, 0, HARD_DRIFT),
+            },
+            settings={"bits": np.array([self._bits], dtype=np.int64)},
+        )
+        keys = ("dst_window", "src_window", "dst_epoch", "src_epoch")
+        order = np.lexsort(tuple(rows[key] for key in keys))
+        return {name: values[order].astype(np.int64) for name, values in rows.items()}
+
+    def _constraints(self, soft: npt.NDArray[np.bool_]) -> Constraints:
+        rows = self._rows
+        src = rows["src_epoch"] * self._windows + rows["src_window"]
+        dst = rows["dst_epoch"] * self._windows + rows["dst_window"]
+        flat = soft.reshape(-1)
+        step = (self.slope << self._bits) >> 30
+        drift = np.where(soft[:, 1:] & soft[:, :-1], SOFT_DRIFT, HARD_DRIFT)
+        slack = ((drift << self._bits) >> 30) + 1
+        slack[self._fixed] = 0
+        return Constraints(
+            src=src,
+            dst=dst,
+            bound=np.where(flat[src] & flat[dst], rows["soft"], rows["hard"]),
+            up=step[:, None] + slack,
+            down=slack - step[:, None],
+            fixed=self._fixed,
+        )
+
+    def hard_bounds(self) -> tuple[Int, Int]:
+        """Returns lowest and highest origins (E, K); edges that contradict the rest are taken out first."""
+        while True:
+            self._rows = self.aggregate()
+            constraints = self._constraints(np.zeros((len(self._base), self._windows), dtype=bool))
+            try:
+                return solver.lowest(constraints), solver.highest(constraints)
+            except InfeasibleError as error:
+                self._give_up(error)
+
+    def _give_up(self, error: InfeasibleError) -> None:
+        """Takes the least trusted edge of a contradiction out: the one furthest below its pair's habit."""
+        rows = self._rows
+        pair = rows["src_epoch"] * len(self._base) + rows["dst_epoch"]
+
+        def oddness(row: int) -> tuple[int, int]:
+            usual = int(np.median(rows["hard"][pair == pair[row]]))
+            return usual - int(rows["hard"][row]), -int(rows["edges"][row])
+
+        worst = max((int(row) for row in error.rows), key=oddness)
+        used = self._crossings
+        source = used.src_ns - self._base[used.src_epoch]
+        target = used.dst_ns - self._base[used.dst_epoch]
+        inside = np.flatnonzero(
+            (used.src_epoch == rows["src_epoch"][worst])
+            & (used.dst_epoch == rows["dst_epoch"][worst])
+            & (source >> self._bits == rows["src_window"][worst])
+            & (target >> self._bits == rows["dst_window"][worst])
+        )
+        gap = (target - source - used.min_ns)[inside]
+        loser = inside[np.argmin(gap)]
+        self.contradictions.append(Contradiction(int(used.edge[loser]), error.excess_ns))
+        keep = np.ones(len(used.edge), dtype=bool)
+        keep[loser] = False
+        self._crossings = used.take(keep)
+
+    def estimate(self, low: Int, high: Int) -> Int:
+        """Returns the middle of what is possible when clocks also keep to the soft drift where they can."""
+        soft = np.ones((len(self._base), self._windows), dtype=bool)
+        for attempt in range(_SOFT_ATTEMPTS + len(self._base)):
+            constraints = self._constraints(soft)
+            try:
+                low, high = solver.lowest(constraints), solver.highest(constraints)
+                break
+            except InfeasibleError as error:
+                epoch, window = error.nodes // self._windows, error.nodes % self._windows
+                if attempt < _SOFT_ATTEMPTS:
+                    soft[epoch, window] = False
+                else:
+                    soft[epoch] = False
+        return (low + high) >> 1

@@ -1,0 +1,165 @@
+"""Happened-before edges: from parents, links and collectives (`sql/edges.sql` says which are true)."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from otel_tf.correlator.columns import ROLE_COLLECTIVE, Columns, Int
+
+if TYPE_CHECKING:
+    from otel_tf.correlator.engines.duckdb import Engine
+
+__all__ = [
+    "COLLECTIVE",
+    "KINDS",
+    "NESTED",
+    "Barriers",
+    "Edges",
+    "barrier_pairs",
+    "barriers",
+    "causal_edges",
+    "with_barriers",
+]
+
+#: Names of the edge kinds, by code; the codes of `sql/edges.sql`.
+KINDS = ("nested", "request", "response", "context", "link", "collective")
+NESTED, COLLECTIVE = 0, 5
+
+
+@dataclasses.dataclass(frozen=True)
+class Edges:
+    """Happened-before between events: corrected(dst) − corrected(src) ≥ min_ns ≥ 1; arrays (E,)."""
+
+    src: Int
+    dst: Int
+    min_ns: Int
+    kind: npt.NDArray[np.int8]
+
+    def __len__(self) -> int:
+        return len(self.src)
+
+    def take(self, index: npt.NDArray[np.bool_] | Int) -> Edges:
+        """Returns the edges at ``index``."""
+        return Edges(self.src[index], self.dst[index], self.min_ns[index], self.kind[index])
+
+
+@dataclasses.dataclass(frozen=True)
+class Barriers:
+    """Collectives met by several timelines: member i of all is span ``row[i]`` at barrier ``number[i]``.
+
+    Arrays (members,), sorted by ``number``. Barrier b is the virtual event ``2·N + b``.
+    """
+
+    number: Int
+    row: Int
+    count: int
+
+
+def causal_edges(columns: Columns, local: Int, links: pa.Table, engine: Engine) -> Edges:
+    """Returns the edges from parents, children and links, in a fixed order.
+
+    Args:
+        columns: The spans.
+        local: Local time of every event (2N,), ns.
+        links: Rows of `tables.LINKS`.
+        engine: Runs `sql/edges.sql`.
+    """
+    spans = {
+        "row": np.arange(columns.count, dtype=np.int64),
+        "trace_hi": columns.trace_hi,
+        "trace_lo": columns.trace_lo,
+        "span_id": columns.span_id,
+        "parent_id": columns.parent_id,
+        "kind": columns.kind,
+        "failed": columns.failed,
+        "role": columns.role,
+        "timeline": columns.timeline,
+        "start_ns": local[0::2],
+        "end_ns": local[1::2],
+    }
+    found = engine.query("edges", spans=spans, links=links)
+    edges = Edges(found["src"], found["dst"], found["min_ns"], found["kind"].astype(np.int8))
+    # The engine's threads return rows in any order; two runs must not differ.
+    return edges.take(np.lexsort((edges.dst, edges.src)))
+
+
+def barriers(columns: Columns) -> Barriers:
+    """Returns the collectives that at least two timelines entered.
+
+    Spans of one (group, instance) on different timelines are one barrier. Where a timeline met the same
+    pair more than once, the n-th meeting of each within one trace (one step) is one barrier, so that a
+    lost span unpairs one step and not all that follow.
+    """
+    rows = np.flatnonzero(
+        (columns.role == ROLE_COLLECTIVE) & (columns.group_key >= 0) & (columns.instance_key >= 0)
+    )
+    if not len(rows):
+        return Barriers(np.zeros(0, np.int64), np.zeros(0, np.int64), 0)
+    group, instance = columns.group_key[rows], columns.instance_key[rows]
+    timeline = columns.timeline[rows].astype(np.int64)
+    key = _dense(group, instance)
+    per_timeline = _dense(key, timeline)
+    repeated = np.bincount(per_timeline)[per_timeline] > 1
+    again = np.zeros(int(key.max()) + 1, dtype=bool)
+    again[key[repeated]] = True
+    by_trace = again[key]
+    hi = np.where(by_trace, columns.trace_hi[rows], 0)
+    lo = np.where(by_trace, columns.trace_lo[rows], 0)
+    key = _dense(key, hi, lo)
+    occurrence = _occurrence(_dense(key, timeline), columns.start_ns[rows], columns.span_id[rows])
+    key = _dense(key, occurrence)
+    # One timeline alone is no barrier.
+    members = np.bincount(key)
+    keep = members[key] > 1
+    number = _dense(key[keep]) if keep.any() else np.zeros(0, np.int64)
+    order = np.lexsort((timeline[keep], number))
+    return Barriers(number[order], rows[keep][order], int(number.max()) + 1 if len(number) else 0)
+
+
+def with_barriers(edges: Edges, met: Barriers, spans: int) -> Edges:
+    """Returns ``edges`` with enter → barrier → leave added: 2 edges a member, not one for every pair."""
+    virtual = 2 * spans + met.number
+    ones = np.ones(2 * len(virtual), dtype=np.int64)
+    return Edges(
+        np.concatenate([edges.src, 2 * met.row, virtual]),
+        np.concatenate([edges.dst, virtual, 2 * met.row + 1]),
+        np.concatenate([edges.min_ns, ones]),
+        np.concatenate([edges.kind, np.full(len(ones), COLLECTIVE, np.int8)]),
+    )
+
+
+def barrier_pairs(met: Barriers) -> tuple[Int, Int, Int]:
+    """Returns (start event, end event, barrier) of every ordered pair of different members of a barrier."""
+    size = np.bincount(met.number, minlength=met.count)
+    first = np.cumsum(size) - size
+    mine = np.repeat(np.arange(len(met.row)), size[met.number])
+    turn = np.arange(len(mine)) - np.repeat(np.cumsum(size[met.number]) - size[met.number], size[met.number])
+    other = first[met.number[mine]] + turn
+    apart = other != mine
+    return 2 * met.row[mine[apart]], 2 * met.row[other[apart]] + 1, met.number[mine[apart]]
+
+
+def _dense(*keys: Int) -> Int:
+    """Returns the rank of each row's tuple of keys among the distinct tuples."""
+    order = np.lexsort(keys[::-1])
+    change = np.zeros(len(order), dtype=bool)
+    for key in keys:
+        change[1:] |= key[order][1:] != key[order][:-1]
+    rank = np.empty(len(order), dtype=np.int64)
+    rank[order] = np.cumsum(change)
+    return rank
+
+
+def _occurrence(group: Int, start: Int, tie: Int) -> Int:
+    """Returns how many rows of the same group start before each row."""
+    order = np.lexsort((tie, start, group))
+    first = np.flatnonzero(np.r_[True, group[order][1:] != group[order][:-1]])
+    length = np.diff(np.r_[first, len(order)])
+    number = np.empty(len(order), dtype=np.int64)
+    number[order] = np.arange(len(order)) - np.repeat(first, length)
+    return number

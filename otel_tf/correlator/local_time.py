@@ -1,0 +1,83 @@
+"""The time that orders a timeline: its wall clock without the steps that its monotonic clock shows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from otel_tf.correlator.columns import Columns, Int, codes, integers
+
+__all__ = ["local_times"]
+
+#: Wall and monotonic clock are read one after the other; a thread may lose the processor in between, but
+#: then the next pair is back at the old difference. A step stays.
+_STEP_NS = 1_000_000
+
+
+def local_times(columns: Columns, clocks: pa.Table) -> Int:
+    """Returns the local time of every event, ns (2N,): wall time as long as the wall clock did not step.
+
+    Where a domain's wall clock stepped against its monotonic clock, local time goes on as before the step.
+
+    Args:
+        columns: The spans.
+        clocks: Rows of `tables.CLOCKS`.
+    """
+    local = np.empty(2 * columns.count, dtype=np.int64)
+    local[0::2] = columns.start_ns
+    local[1::2] = np.maximum(columns.end_ns, columns.start_ns)
+    domain = columns.timeline_domain[columns.timeline]
+    clock_domain, names = codes(clocks["domain"])
+    snapshots = integers(clocks["mono_ns"]), integers(clocks["wall_ns"])
+    has_mono = columns.mono_ns >= 0
+    for number, name in enumerate(columns.domains):
+        rows = np.flatnonzero((domain == number) & has_mono)
+        own = np.flatnonzero(clock_domain == names.index(name)) if name in names else np.zeros(0, np.int64)
+        mono = np.concatenate([columns.mono_ns[rows], snapshots[0][own]])
+        wall = np.concatenate([columns.start_ns[rows], snapshots[1][own]])
+        levels = _levels(mono, wall)
+        if len(levels) < 2:
+            continue
+        everyone = np.flatnonzero(domain == number)
+        _straighten(columns, local, everyone, levels)
+    return local
+
+
+def _levels(mono: Int, wall: Int) -> list[tuple[int, int]]:
+    """Returns (first monotonic time, wall − monotonic) of every stretch without a step, in order."""
+    if not len(mono):
+        return []
+    order = np.lexsort((wall, mono))
+    mono, ahead = mono[order], (wall - mono)[order]
+    steady = _without_outliers(ahead)
+    # A wall clock that runs at another rate than the monotonic one (a test's clock) does not step.
+    jump = np.flatnonzero(np.abs(np.diff(steady)) > _STEP_NS + (np.diff(mono) >> 10)) + 1
+    first = np.r_[0, jump]
+    return [
+        (int(mono[begin]), int(np.median(part)))
+        for begin, part in zip(first, np.split(ahead, jump), strict=True)
+    ]
+
+
+def _without_outliers(ahead: Int) -> Int:
+    """Returns each value replaced by the median of itself and its neighbours."""
+    if len(ahead) < 3:
+        return ahead
+    padded = np.r_[ahead[0], ahead, ahead[-1]]
+    middle: Int = np.sort(np.stack([padded[:-2], padded[1:-1], padded[2:]]), axis=0)[1]
+    return middle
+
+
+def _straighten(columns: Columns, local: Int, rows: Int, levels: list[tuple[int, int]]) -> None:
+    """Takes the steps between ``levels`` out of the local times of ``rows``."""
+    since = np.array([mono for mono, _ in levels], dtype=np.int64)
+    ahead = np.array([level for _, level in levels], dtype=np.int64)
+    with_mono = columns.mono_ns[rows] >= 0
+    level = np.empty(len(rows), dtype=np.int64)
+    level[with_mono] = np.searchsorted(since, columns.mono_ns[rows[with_mono]], side="right") - 1
+    # By wall time where that is all there is: the last level that had begun by then.
+    begun = np.maximum.accumulate(since + ahead)
+    level[~with_mono] = np.searchsorted(begun, columns.start_ns[rows[~with_mono]], side="right") - 1
+    excess = (ahead - ahead[0])[np.maximum(level, 0)]
+    local[2 * rows] -= excess
+    local[2 * rows + 1] -= excess

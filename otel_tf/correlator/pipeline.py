@@ -1,0 +1,216 @@
+"""The correlation itself: from ingested tables to corrected, ordered spans, edges, clocks and answers."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from otel_tf.correlator.adjust import Adjusted, Quarantine, adjust, busiest_domain, last_entrants
+from otel_tf.correlator.answers import Answers, answer
+from otel_tf.correlator.clock_tables import clock_report, clock_table
+from otel_tf.correlator.columns import Columns, Int, codes, from_spans
+from otel_tf.correlator.edges import KINDS, Barriers, Edges, barriers, causal_edges
+from otel_tf.correlator.local_time import local_times
+from otel_tf.correlator.order import linear_order
+from otel_tf.correlator.program import program_order
+from otel_tf.correlator.solver import UNBOUNDED
+from otel_tf.correlator.tables import EDGES
+from otel_tf.errors import UserError
+
+if TYPE_CHECKING:
+    from otel_tf.correlator.engines.duckdb import Engine
+    from otel_tf.correlator.tables import Ingested
+
+__all__ = ["Correlated", "correlate_tables"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Correlated:
+    """A run in causal order.
+
+    Attributes:
+        spans: The columns of `tables.SPANS` in the order of the input, and ``order`` (rank of the start),
+            ``corrected_start_ns``, ``corrected_end_ns``, ``shift_ns`` (corrected − recorded start),
+            ``error_ns`` (half-width of the bar, null where unknown), ``wait_ns`` and ``lateness_ns`` of
+            collectives; ``staleness`` and its source are filled in for asynchronous steps.
+        edges: Accepted edges, rows of `tables.EDGES`; a barrier is told as its last entrant before each
+            leave.
+        quarantined: Edges that contradict the others, with ``excess_ns`` and ``reason``.
+        clocks: Per domain and window: ``domain``, ``epoch``, ``at_ns`` (local centre), ``shift_ns``,
+            ``low_ns``, ``high_ns`` (null where unknown).
+        report: The JSON object of ``otel-tf correlate``, without what only the command line knows.
+    """
+
+    spans: pa.Table
+    edges: pa.Table
+    quarantined: pa.Table
+    clocks: pa.Table
+    report: dict[str, Any]
+
+
+def correlate_tables(
+    ingested: Ingested, *, reference: str | None = None, engine: str = "duckdb"
+) -> Correlated:
+    """Puts the spans of one run into causal order on the reference domain's clock.
+
+    Args:
+        ingested: What the sources delivered.
+        reference: Clock domain to keep; default: the one with the most edges to others.
+        engine: ``duckdb``.
+
+    Raises:
+        UserError: There is no span, no such domain or no such engine.
+    """
+    runner = _engine(engine)
+    if not ingested.spans.num_rows:
+        raise UserError("there are no spans to correlate")
+    columns = from_spans(ingested.spans)
+    if reference is not None and reference not in columns.domains:
+        raise UserError(f"no clock domain {reference!r}; there are: {', '.join(columns.domains) or 'none'}")
+    local = local_times(columns, ingested.clocks)
+    found = causal_edges(columns, local, ingested.links, runner)
+    met = barriers(columns)
+    program = program_order(columns, local, found)
+    keep = busiest_domain(columns, found, met) if reference is None else columns.domains.index(reference)
+    adjusted = adjust(columns, local, found, met, program, reference=keep, engine=runner)
+    rank = linear_order(adjusted.by_position, program)
+    answers = answer(ingested.spans, columns, met, rank, adjusted.time_ns)
+    edges = _between_spans(adjusted.edges, met, adjusted.time_ns, columns.count)
+    set_aside = adjusted.quarantine
+    return Correlated(
+        spans=_spans(ingested.spans, columns, rank, adjusted, answers),
+        edges=_edges(edges),
+        quarantined=_quarantined(set_aside),
+        clocks=clock_table(columns, adjusted),
+        report={
+            "run_id": _run_id(ingested.spans),
+            "spans": columns.count,
+            "events": 2 * columns.count,
+            "edges": len(edges),
+            "processes": len(columns.processes),
+            "domains": len(columns.domains),
+            "reference": columns.domains[keep] if columns.domains else None,
+            "violations": adjusted.violations,
+            "quarantined": _quarantine_report(set_aside, columns),
+            "wall_clock_inversions": _inversions(columns, edges),
+            "clocks": clock_report(columns, adjusted),
+            **answers.report,
+        },
+    )
+
+
+def _engine(name: str) -> Engine:
+    if name != "duckdb":
+        raise UserError(f"no engine {name!r}; there is: duckdb")
+    from otel_tf.correlator.engines.duckdb import DuckEngine
+
+    return DuckEngine()
+
+
+def _between_spans(edges: Edges, met: Barriers, time_ns: Int, count: int) -> Edges:
+    """Returns the edges with each barrier told as its last entrant before every leave."""
+    plain = edges.take((edges.src < 2 * count) & (edges.dst < 2 * count))
+    leaving = edges.take(edges.src >= 2 * count)
+    if not len(leaving):
+        return plain
+    last, _ = last_entrants(met, time_ns)
+    source = last[leaving.src - 2 * count]
+    return Edges(
+        np.concatenate([plain.src, source]),
+        np.concatenate([plain.dst, leaving.dst]),
+        np.concatenate([plain.min_ns, leaving.min_ns]),
+        np.concatenate([plain.kind, leaving.kind]),
+    )
+
+
+def _inversions(columns: Columns, edges: Edges) -> int:
+    """Returns how many edges the wall clocks alone have the wrong way round.
+
+    Between two clocks an edge needs its least time; on one clock only going backwards is wrong, since a
+    step without stamps of its worker has its dispatch's times.
+    """
+    wall = np.empty(2 * columns.count, dtype=np.int64)
+    wall[0::2], wall[1::2] = columns.start_ns, columns.end_ns
+    domain = columns.timeline_domain[columns.timeline]
+    other = domain[edges.src >> 1] != domain[edges.dst >> 1]
+    return int((wall[edges.dst] - wall[edges.src] < np.where(other, edges.min_ns, 0)).sum())
+
+
+def _spans(spans: pa.Table, columns: Columns, rank: Int, adjusted: Adjusted, answers: Answers) -> pa.Table:
+    start, end = adjusted.time_ns[0 : 2 * columns.count : 2], adjusted.time_ns[1 : 2 * columns.count : 2]
+    error = adjusted.error_ns[: 2 * columns.count].reshape(-1, 2).max(axis=1)
+    order = np.empty(columns.count, dtype=np.int64)
+    order[np.argsort(rank[0::2])] = np.arange(columns.count)
+    told = answers.staleness >= 0
+    given = spans["staleness"]
+    source = pa.DictionaryArray.from_arrays(
+        pa.array(answers.staleness_source.astype(np.int32), mask=~told), pa.array(answers.sources)
+    )
+    mask = pa.array(told)
+    columns_new: dict[str, Any] = {
+        "staleness": pc.if_else(mask, pa.array(answers.staleness), given),
+        "staleness_source": pc.if_else(
+            mask, source.cast(pa.string()), spans["staleness_source"].cast(pa.string())
+        ).cast(spans.schema.field("staleness_source").type),
+    }
+    result = spans
+    for name, values in columns_new.items():
+        result = result.set_column(result.schema.get_field_index(name), result.schema.field(name), values)
+    extra = {
+        "order": pa.array(order),
+        "corrected_start_ns": pa.array(start),
+        "corrected_end_ns": pa.array(end),
+        "shift_ns": pa.array(start - columns.start_ns),
+        "error_ns": pa.array(error, mask=error >= UNBOUNDED),
+        "wait_ns": pa.array(answers.wait_ns, mask=answers.wait_ns < 0),
+        "lateness_ns": pa.array(answers.lateness_ns, mask=answers.wait_ns < 0),
+    }
+    for name, values in extra.items():
+        result = result.append_column(name, values)
+    return result
+
+
+def _edges(edges: Edges) -> pa.Table:
+    kind = pa.DictionaryArray.from_arrays(pa.array(edges.kind.astype(np.int32)), pa.array(KINDS))
+    return pa.table([edges.src, edges.dst, edges.min_ns, kind], schema=EDGES)
+
+
+def _quarantined(aside: Quarantine) -> pa.Table:
+    return (
+        _edges(aside.edges)
+        .append_column("excess_ns", pa.array(aside.excess_ns))
+        .append_column("reason", pa.array(aside.reason, pa.string()))
+    )
+
+
+def _quarantine_report(aside: Quarantine, columns: Columns) -> list[dict[str, Any]]:
+    """Returns the edges set aside, for people: span ids, what they joined, by how much they were off."""
+
+    def end(event: int) -> str:
+        row, which = event >> 1, ("start", "end")[event & 1]
+        if row >= columns.count:
+            return "barrier"
+        return f"{int(columns.span_id[row]) & (1 << 64) - 1:016x}.{which}"
+
+    rows = zip(
+        aside.edges.src.tolist(),
+        aside.edges.dst.tolist(),
+        aside.edges.kind.tolist(),
+        aside.excess_ns.tolist(),
+        aside.reason,
+        strict=True,
+    )
+    return [
+        {"src": end(src), "dst": end(dst), "kind": KINDS[kind], "excess_ns": excess, "reason": reason}
+        for src, dst, kind, excess, reason in rows
+    ]
+
+
+def _run_id(spans: pa.Table) -> str | None:
+    index, names = codes(spans["run"])
+    known = index[index >= 0]
+    return names[int(np.bincount(known).argmax())] if len(known) else None

@@ -1,0 +1,49 @@
+"""Staleness of asynchronous steps: how many other steps were applied between its read and its own apply."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from otel_tf.correlator.columns import Int
+
+__all__ = ["applied_between", "asynchronous"]
+
+
+def asynchronous(
+    trace_hi: Int, trace_lo: Int, worker: npt.NDArray[np.integer], served: npt.NDArray[np.bool_]
+) -> npt.NDArray[np.bool_]:
+    """Marks the steps that shared no trace with another worker's step.
+
+    A synchronous step is one trace of all workers; a parameter-server closure or a between-graph step has a
+    trace of its own. A single worker's steps count only when a coordinator dispatched them.
+
+    Args:
+        trace_hi: High half of the steps' trace ids (S,).
+        trace_lo: Low half.
+        worker: Worker number of the steps (S,).
+        served: Steps that are the server side of a dispatch (S,).
+    """
+    if not len(worker):
+        return np.zeros(0, dtype=bool)
+    order = np.lexsort((worker, trace_lo, trace_hi))
+    hi, lo, who = trace_hi[order], trace_lo[order], worker[order]
+    new_trace = np.r_[True, (hi[1:] != hi[:-1]) | (lo[1:] != lo[:-1])]
+    group = np.cumsum(new_trace) - 1
+    other = np.r_[False, (who[1:] != who[:-1]) & ~new_trace[1:]]
+    shared = np.bincount(group, weights=other)[group] > 0
+    alone = np.ones(len(worker), dtype=bool)
+    alone[order] = ~shared
+    return alone if (worker != worker[0]).any() else alone & served
+
+
+def applied_between(read: Int, applied: Int, counts: npt.NDArray[np.bool_]) -> Int:
+    """Returns, per step, how many other steps were applied between its read and its own apply (S,).
+
+    Args:
+        read: Rank of each step's start in the causal order (S,).
+        applied: Rank of each step's end (S,).
+        counts: Steps whose apply counts for others: those that did not fail (S,).
+    """
+    ends = np.sort(applied[counts])
+    return np.searchsorted(ends, applied, side="left") - np.searchsorted(ends, read, side="right")
