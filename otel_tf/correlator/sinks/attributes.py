@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from otel_tf import semconv
 from otel_tf.correlator.sources import ids
@@ -29,8 +31,13 @@ _COLUMNS = {
 }
 
 
-def attributes_of(spans: pa.Table) -> list[dict[str, Any]]:
-    """Returns the attributes of each span of ``spans``."""
+def attributes_of(spans: pa.Table, clocks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Returns the attributes of each span of ``spans``.
+
+    Args:
+        spans: Rows of a result's ``correlated``.
+        clocks: The report's ``clocks``: a span that was open while its clock stepped gets a warning.
+    """
     decode = msgspec.json.Decoder(dict[str, Any]).decode
     texts = spans["attributes"].to_pylist()
     result: list[dict[str, Any]] = [decode(text) if text else {} for text in texts]
@@ -46,4 +53,25 @@ def attributes_of(spans: pa.Table) -> list[dict[str, Any]]:
         for attributes, value in zip(result, column.to_pylist(), strict=True):
             if value is not None:
                 attributes[key] = value
+    if "wait_ns" in spans.column_names:
+        for attributes, wait_ns in zip(result, spans["wait_ns"].to_pylist(), strict=True):
+            if wait_ns is not None:
+                attributes[semconv.COLLECTIVE_WAIT] = wait_ns / 1e9
+    for clock in clocks:
+        for step in clock["steps"]:
+            text = f"the clock of {clock['domain']} stepped by {step['size_ns'] / 1e6:+,.3f} ms here"
+            for row in _open_at(spans, str(clock["domain"]), step["at_ns"]):
+                result[row].setdefault(semconv.JAEGER_WARNINGS, []).append(text)
     return result
+
+
+def _open_at(spans: pa.Table, domain: str, at_ns: int) -> list[int]:
+    """Returns the spans of a clock domain that were open at a corrected time, else the first after it."""
+    start, end = (spans[name].to_numpy() for name in ("corrected_start_ns", "corrected_end_ns"))
+    mine = pc.equal(spans["domain"].cast(pa.string()), domain).to_numpy()
+    rows = np.flatnonzero(mine & (start <= at_ns) & (end >= at_ns))
+    if not len(rows):
+        later = np.flatnonzero(mine & (start > at_ns))
+        rows = later[np.argsort(start[later])[:1]]
+    found: list[int] = rows.tolist()
+    return found

@@ -18,6 +18,7 @@ import pyarrow as pa
 from otel_tf import ids, semconv
 from otel_tf.correlator.sinks import layout
 from otel_tf.correlator.sinks.attributes import attributes_of
+from otel_tf.correlator.sinks.straggler import straggler_last
 
 if TYPE_CHECKING:
     from otel_tf.correlator.result import Result
@@ -97,7 +98,7 @@ def logical(result: Result) -> Logical:
     parent = np.where(parent[by_group] >= 0, place[parent[by_group]], -1)
     parent = layout.without_cycles(np.where((parent >= 0) & (group[parent] == group), parent, -1))
     placed = _Placed(spans.take(by_group), by_order[by_group], group, parent)
-    return _assemble(placed, groups, result.links, run)
+    return _assemble(placed, groups, result, run)
 
 
 def _group(spans: pa.Table, parent: Int, run: str) -> _Groups:
@@ -129,7 +130,7 @@ def _group(spans: pa.Table, parent: Int, run: str) -> _Groups:
     return _Groups(of, traces, roots)
 
 
-def _assemble(placed: _Placed, groups: _Groups, links: pa.Table, run: str) -> Logical:
+def _assemble(placed: _Placed, groups: _Groups, result: Result, run: str) -> Logical:
     spans, count = placed.spans, placed.spans.num_rows
     names = spans["name"].to_pylist()
     root_row, added = _root_rows(names, placed, groups)
@@ -142,7 +143,8 @@ def _assemble(placed: _Placed, groups: _Groups, links: pa.Table, run: str) -> Lo
     parent = np.where(orphan, root_row[placed.group], placed.parent)
     parent = np.concatenate([parent, np.full(len(added), -1)])
     first_child = np.searchsorted(placed.group, added)
-    start, end = (spans[name].to_numpy() for name in ("corrected_start_ns", "corrected_end_ns"))
+    start, end = spans["corrected_start_ns"].to_numpy(), spans["corrected_end_ns"].to_numpy()
+    end = straggler_last(spans, placed.group, placed.parent, end)
     start, end = layout.times(
         np.concatenate([start, start[first_child]]),
         np.concatenate([end, start[first_child]]),
@@ -162,9 +164,11 @@ def _assemble(placed: _Placed, groups: _Groups, links: pa.Table, run: str) -> Lo
     place = np.empty_like(order)
     place[order] = np.arange(len(order))
     names += [name for name, _ in roots]
-    attributes = attributes_of(spans) + [{semconv.GLOBAL_STEP: step} for _, step in roots]
+    attributes = attributes_of(spans, result.report.get("clocks") or []) + [
+        {semconv.GLOBAL_STEP: step} for _, step in roots
+    ]
     added_kind, added_status = np.ones(len(added), np.int8), np.zeros(len(added), np.int8)
-    found_links = _links(links, placed, span_id, parent, groups)
+    found_links = _links(result.links, placed, span_id, parent, groups)
     return Logical(
         trace_id=group[order],
         traces=groups.traces,
@@ -216,25 +220,31 @@ def _service_name(service: str, worker: str | None, by_role: bool) -> str:
 def _resources(spans: pa.Table, run: str) -> tuple[list[dict[str, Any]], Int]:
     """Returns the resources, last the one of roots that are added, and the number of each span's."""
     columns = [layout.codes(spans[name]) for name in ("service", "worker", "process", "domain")]
-    first, resource = layout.distinct(*(code for code, _ in columns))
-    by_role = len(columns[1][1]) > _MOST_WORKER_SERVICES
+    first, number = layout.distinct(*(code for code, _ in columns))
     rows = [
         [names[code[row]] if code[row] >= 0 else None for code, names in columns] for row in first.tolist()
     ]
-    found = [
+    tasks = [_task(run, worker, str(process)) for _, worker, process, _ in rows]
+    by_role = len({task for task in tasks if task}) > _MOST_WORKER_SERVICES
+    found: list[dict[str, Any]] = [
         {
-            semconv.SERVICE_NAME: _service_name(str(service), worker, by_role),
+            semconv.SERVICE_NAME: _service_name(str(service), task, by_role),
             semconv.SERVICE_INSTANCE_ID: process,
             semconv.CLOCK_DOMAIN: domain,
         }
-        for service, worker, process, domain in rows
+        for (service, _, process, domain), task in zip(rows, tasks, strict=True)
     ]
     code, names = columns[0]
     common = names[int(np.bincount(code, minlength=1).argmax())]
     found.append({semconv.SERVICE_NAME: _service_name(common, None, by_role)})
     if run:
         found = [{**item, semconv.RUN_ID: run} for item in found]
-    return found, resource
+    return found, number
+
+
+def _task(run: str, worker: str | None, process: str) -> str | None:
+    """Returns whose a span is: a coordinator's spans name the worker that they wait for, not itself."""
+    return process.removeprefix(f"{run}/") if process.startswith(f"{run}/") else worker
 
 
 def _links(

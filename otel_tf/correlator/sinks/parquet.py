@@ -55,6 +55,8 @@ _SPANS_AS_SOURCE = (
     "instance_key",
     "attributes",
     "links",
+    "wait_ns",
+    "lateness_ns",
 )
 
 
@@ -68,7 +70,7 @@ def spans_table(correlated: pa.Table, links: pa.Table) -> pa.Table:
         "span_id": ids.to_hex(spans["span_id"].to_numpy()),
         "parent_span_id": pc.if_else(pa.array(parent == 0), pa.scalar(None, pa.string()), ids.to_hex(parent)),
     }
-    names = (*_SPANS, *_SPANS_AS_SOURCE)
+    names = [name for name in (*_SPANS, *_SPANS_AS_SOURCE) if name in made or name in spans.column_names]
     return pa.table({name: made[name] if name in made else spans[name] for name in names})
 
 
