@@ -130,7 +130,9 @@ def _resource_spans(logical: Logical, rows: Any) -> pa.Array:
 def _spans(logical: Logical, rows: Any) -> pa.StructArray:
     numbers = rows.tolist()
     attributes = [logical.attributes[row] for row in numbers]
-    messages = [attributes_of_one.get(STATUS_MESSAGE, "") for attributes_of_one in attributes]
+    messages = [one.get(STATUS_MESSAGE, "") for one in attributes]
+    if any(messages):
+        attributes = [{k: v for k, v in one.items() if k != STATUS_MESSAGE} for one in attributes]
     traces = [trace.to_bytes(16, "big") for trace in logical.traces]
     columns = {
         "traceId": pa.array([traces[number] for number in logical.trace_id[rows].tolist()], pa.binary()),

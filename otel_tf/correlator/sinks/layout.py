@@ -186,9 +186,9 @@ def times(start_ns: Int, end_ns: Int, parent: Int, group: Int, waited_for: Mask)
         rank = np.lexsort([level, number])
         rows, number = level[rank], number[rank]
         earliest = np.where(parent[rows] >= 0, start[parent[rows]], start[rows])
-        micros = np.maximum(start[rows], earliest) // 1000
-        spaced = _strictly_rising(micros, number)
-        start[rows] = np.where(spaced > start[rows] // 1000, spaced * 1000, np.maximum(start[rows], earliest))
+        moved = np.maximum(start[rows], earliest)
+        spaced = _strictly_rising(moved // 1000, number)
+        start[rows] = np.where(spaced > moved // 1000, spaced * 1000, moved)
     end = np.maximum(end, start)
     for level in levels[:0:-1]:
         inside = level[waited_for[level]]
