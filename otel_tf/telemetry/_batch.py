@@ -14,7 +14,10 @@ if TYPE_CHECKING:
     from otel_tf.telemetry._resource import TaskResource
     from otel_tf.telemetry._spool import Place
 
-__all__ = ["Batch", "ProviderShaper", "Shaper"]
+__all__ = ["MAX_BYTES", "Batch", "ProviderShaper", "Shaper", "merged"]
+
+#: Bytes of a line, and of the lines of a request: gRPC servers take 4 MiB unless told otherwise.
+MAX_BYTES = 3 << 20
 
 
 class Batch:
@@ -25,9 +28,10 @@ class Batch:
         line: The OTLP JSON line; given up (``b""``) once it is spooled.
         place: Where the line lies in the spool, or None.
         sampled: Number of spans for the network.
+        size: Bytes of the line; the request has fewer.
     """
 
-    __slots__ = ("_make_payload", "_make_spans", "count", "line", "place", "sampled")
+    __slots__ = ("_make_payload", "_make_spans", "count", "line", "place", "sampled", "size")
 
     def __init__(
         self,
@@ -40,6 +44,7 @@ class Batch:
         self.count = count
         self.sampled = sampled
         self.line = line
+        self.size = len(line)
         self.place: Place | None = None
         self._make_payload = make_payload
         self._make_spans = make_spans
@@ -53,11 +58,25 @@ class Batch:
         return self._make_spans()
 
 
+def merged(batches: Sequence[Batch]) -> Batch:
+    """Returns several batches as one, for one request."""
+    if len(batches) == 1:
+        return batches[0]
+    return Batch(
+        sum(batch.count for batch in batches),
+        sum(batch.sampled for batch in batches),
+        b"",
+        # A message whose one field repeats: the concatenation is the merged message.
+        lambda: b"".join(batch.payload() for batch in batches),
+        lambda: [span for batch in batches for span in batch.spans()],
+    )
+
+
 class Shaper(Protocol):
     """Makes batches from records."""
 
-    def shape(self, records: Sequence[Record]) -> Batch | None:
-        """Returns the batch of the records that the sampler keeps; None where it keeps none."""
+    def shape(self, records: Sequence[Record]) -> list[Batch]:
+        """Returns batches of the records that the sampler keeps."""
 
 
 class ProviderShaper:
@@ -67,7 +86,7 @@ class ProviderShaper:
         self.provider = provider
         self._spans = _sdk.ProviderSpans(provider)
 
-    def shape(self, records: Sequence[Record]) -> Batch | None:
+    def shape(self, records: Sequence[Record]) -> list[Batch]:
         """Starts and ends the records' spans at the provider."""
         groups: dict[int, tuple[TaskResource, list[str]]] = {}
         sampled: list[ReadableSpan] = []
@@ -82,8 +101,8 @@ class ProviderShaper:
             if span.get_span_context().trace_flags.sampled:
                 sampled.append(span)
         if not count:
-            return None
+            return []
         line = _json.line(
             (_json.resource_head(resource), resource.schema_url, spans) for resource, spans in groups.values()
         )
-        return Batch(count, len(sampled), line, lambda: _sdk.encode(sampled), lambda: sampled)
+        return [Batch(count, len(sampled), line, lambda: _sdk.encode(sampled), lambda: sampled)]

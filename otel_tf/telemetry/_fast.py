@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from otel_tf import __version__, semconv
 from otel_tf.telemetry import _json, _sdk
-from otel_tf.telemetry._batch import Batch
+from otel_tf.telemetry._batch import MAX_BYTES, Batch
 from otel_tf.telemetry._values import clean, clean_text
 
 if TYPE_CHECKING:
@@ -243,12 +243,13 @@ class FastShaper:
     def __init__(self, sampled: Callable[[int], bool] | None) -> None:
         self._sampled = sampled
 
-    def shape(self, records: Sequence[Record]) -> Batch | None:
+    def shape(self, records: Sequence[Record]) -> list[Batch]:
         """Encodes the records as JSON; as protobuf when the batch's payload is asked for."""
         if self._sampled is not None:
             records = [record for record in records if self._sampled(record.trace_id)]
-        if not records:
-            return None
+        return self._batches(records) if records else []
+
+    def _batches(self, records: Sequence[Record]) -> list[Batch]:
         groups: dict[int, tuple[TaskResource, list[Record]]] = {}
         for record in records:
             resource = record.layout.resource
@@ -257,6 +258,9 @@ class FastShaper:
             (_json.resource_head(resource), resource.schema_url, [_json_of(record) for record in members])
             for resource, members in groups.values()
         )
+        if len(line) > MAX_BYTES and len(records) > 1:
+            half = len(records) // 2
+            return self._batches(records[:half]) + self._batches(records[half:])
 
         def payload() -> bytes:
             return b"".join(
@@ -267,7 +271,7 @@ class FastShaper:
         def spans() -> list[ReadableSpan]:
             return [_sdk.readable(record) for record in records]
 
-        return Batch(len(records), len(records), line, payload, spans)
+        return [Batch(len(records), len(records), line, payload, spans)]
 
 
 def _json_of(record: Record) -> str:

@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider as ApiTracerProvider
@@ -15,7 +15,21 @@ if TYPE_CHECKING:
     from otel_tf.telemetry._shipper import Shipper
     from otel_tf.telemetry._spool import Spool
 
-__all__ = ["Network"]
+__all__ = ["Limits", "Network"]
+
+
+class Limits(NamedTuple):
+    """How much waits and travels at once.
+
+    Attributes:
+        max_waiting: Spans that may wait for the endpoint.
+        max_spans: Spans of one request.
+        delay_s: How long spans gather before they are sent, in s.
+    """
+
+    max_waiting: int
+    max_spans: int
+    delay_s: float
 
 
 class Network:
@@ -24,7 +38,7 @@ class Network:
     Args:
         given: A tracer provider that the program handed over; it need not be the global one.
         spool: The spool, whose ledger notes what was accepted; None where spooling is off.
-        max_spans: Spans that may wait for each destination.
+        limits: How much waits for each destination, and travels at once.
         adopt: Told of the resource of the program's provider, once one is found.
     """
 
@@ -33,12 +47,12 @@ class Network:
         given: ApiTracerProvider | None,
         *,
         spool: Spool | None,
-        max_spans: int,
+        limits: Limits,
         adopt: Callable[[Mapping[str, Any]], None],
     ) -> None:
         self._given = given
         self._spool = spool
-        self._max_spans = max_spans
+        self._limits = limits
         self._adopt = adopt
         self._provider: Any = None
         self._shaper: Shaper | None = None
@@ -103,7 +117,7 @@ class Network:
         from otel_tf.telemetry._sinks import configured
 
         return [
-            Shipper(make, max_spans=self._max_spans, acknowledge=self._acknowledge, advice=self._advice)
+            Shipper(make, limits=self._limits, acknowledge=self._acknowledge, advice=self._advice)
             for make in configured(os.environ)
         ]
 
@@ -113,7 +127,7 @@ class Network:
 
     def _advice(self, endpoint: str) -> str:
         if self._spool is None or self._spool.failed:
-            return f"training goes on, and up to {self._max_spans} spans are kept in memory"
+            return f"training goes on, and up to {self._limits.max_waiting} spans are kept in memory"
         where = self._spool.directory
         return (
             f"training goes on, and all spans lie in {where}; send them later with: "

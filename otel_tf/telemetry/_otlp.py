@@ -66,7 +66,7 @@ class OtlpSink:
                 return self._public.deliver(batch, timeout_s)
             with quiet():
                 outcome = self._sender.send(batch.payload(), timeout_s)
-        except Exception as error:  # noqa: BLE001 - exporters are other people's code
+        except Exception as error:
             return Outcome(accepted=False, reason=f"{type(error).__name__}: {error}")
         if outcome.retry and isinstance(self._sender, GrpcSender):
             # A channel that failed waits up to two minutes before it connects again; a new one does not.

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from otel_tf._guard import Guard, is_strict
 from otel_tf.telemetry import _clock
-from otel_tf.telemetry._network import Network
+from otel_tf.telemetry._network import Limits, Network
 from otel_tf.telemetry._records import AttributeValue, Layout, Record, SpanError, SpanKind, SpanLink
 from otel_tf.telemetry._resource import TaskResource, own_attributes, task_attributes
 from otel_tf.telemetry._spool import CLOCKS_SUFFIX, TRACES_SUFFIX, Spool
@@ -41,6 +41,8 @@ _MAX_WAITING = 200_000
 _MAX_BATCH = 2_000
 #: Spans that may wait for a slow endpoint, some 50 MB; the spool has them all.
 _MAX_UNSENT = 100_000
+#: How long spans gather before they are sent.
+_SCHEDULE_DELAY_MS = 1_000
 _CLOCKS_INTERVAL_S = 10.0
 
 #: Makes another task's attributes from this process's own.
@@ -88,7 +90,11 @@ class Pipeline:
         self._network = Network(
             tracer_provider,
             spool=self._spool,
-            max_spans=_positive("OTEL_BSP_MAX_QUEUE_SIZE", _MAX_UNSENT),
+            limits=Limits(
+                max_waiting=_positive("OTEL_BSP_MAX_QUEUE_SIZE", _MAX_UNSENT),
+                max_spans=self._max_batch,
+                delay_s=_positive("OTEL_BSP_SCHEDULE_DELAY", _SCHEDULE_DELAY_MS) / 1000,
+            ),
             adopt=self._adopt,
         )
         self._flusher = Ticker("otel-tf flusher")
@@ -293,13 +299,13 @@ class Pipeline:
                 while len(records) < self._max_batch:
                     records.append(queue.popleft())
             try:
-                batch = shaper.shape(records)
+                batches = shaper.shape(records)
             except Exception:
                 if is_strict():
                     raise
                 self._salvage(shaper, records)
             else:
-                self._hand_over(batch)
+                self._hand_over(batches)
 
     def _salvage(self, shaper: Shaper, records: Sequence[Record]) -> None:
         """One of the records is broken: hands over the others one by one."""
@@ -309,13 +315,12 @@ class Pipeline:
                 continue
             self.dropped += 1
 
-    def _hand_over(self, batch: Batch | None) -> None:
-        if batch is None:
-            return
-        if self._spool is not None:
-            batch.place = self._spool.write(TRACES_SUFFIX, batch.line)
-            batch.line = b""
-        self._network.offer(batch)
+    def _hand_over(self, batches: Sequence[Batch]) -> None:
+        for batch in batches:
+            if self._spool is not None:
+                batch.place = self._spool.write(TRACES_SUFFIX, batch.line)
+                batch.line = b""
+            self._network.offer(batch)
 
     def _snapshot(self) -> None:
         if self._spool is not None:

@@ -18,9 +18,11 @@ from typing import TYPE_CHECKING
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 
 from otel_tf._guard import Guard
+from otel_tf.telemetry._batch import MAX_BYTES, merged
 
 if TYPE_CHECKING:
     from otel_tf.telemetry._batch import Batch
+    from otel_tf.telemetry._network import Limits
     from otel_tf.telemetry._sinks import Outcome, Sink
 
 __all__ = ["Shipper"]
@@ -40,7 +42,7 @@ class Shipper:
 
     Args:
         make_sink: Makes the sink; called on the shipper's thread.
-        max_spans: Spans that may wait.
+        limits: How much waits and travels at once.
         acknowledge: Told of each accepted batch, with the number of rejected spans in it.
         advice: What to say to people when spans cannot be sent, given the endpoint.
     """
@@ -49,17 +51,17 @@ class Shipper:
         self,
         make_sink: Callable[[], Sink],
         *,
-        max_spans: int,
+        limits: Limits,
         acknowledge: Callable[[Batch, int], None],
         advice: Callable[[str], str],
     ) -> None:
         self._make_sink = make_sink
-        self._max_spans = max_spans
+        self._limits = limits
         self._acknowledge = acknowledge
         self._advice = advice
         self._queue: collections.deque[Batch] = collections.deque()
         self._waiting = 0  # spans in the queue
-        self._current: Batch | None = None
+        self._current: list[Batch] = []
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._stopped = False
@@ -73,8 +75,7 @@ class Shipper:
     @property
     def pending(self) -> int:
         """Spans that wait or are under way."""
-        current = self._current
-        return self._waiting + (current.sampled if current is not None else 0)
+        return self._waiting + sum(batch.sampled for batch in self._current)
 
     def offer(self, batch: Batch) -> None:
         """Queues a batch; never blocks on the network."""
@@ -82,11 +83,12 @@ class Shipper:
             self._queue.append(batch)
             self._waiting += batch.sampled
             # At least the newest batch stays, however large.
-            while self._waiting > self._max_spans and len(self._queue) > 1:
+            while self._waiting > self._limits.max_waiting and len(self._queue) > 1:
                 let_go = self._queue.popleft()
                 self._waiting -= let_go.sampled
                 self.not_sent += let_go.sampled
-            self._changed.notify_all()
+            if len(self._queue) == 1 or self._waiting >= self._limits.max_spans:
+                self._changed.notify_all()
         self.start()
 
     def start(self) -> None:
@@ -110,13 +112,13 @@ class Shipper:
             before = self._failures_seen
             self._deadline = deadline
             self._changed.notify_all()
-            while self._queue or self._current is not None:
+            while self._queue or self._current:
                 left = deadline - time.monotonic()
                 if left <= 0 or self._failures_seen > before or self._thread is None:
                     break
                 self._changed.wait(left)
             self._deadline = None
-            return not self._queue and self._current is None
+            return not self._queue and not self._current
 
     def stop(self) -> None:
         """Ends the thread after the attempt under way; what is left counts as not sent."""
@@ -136,13 +138,15 @@ class Shipper:
             sink = self._make_sink()
             try:
                 failures = 0
-                while (batch := self._next(sink, failures)) is not None:
-                    outcome = sink.deliver(batch, self._time_left())
+                while batches := self._next(failures):
+                    outcome = sink.deliver(merged(batches), self._time_left())
                     failures = failures + 1 if outcome.retry else 0
-                    self._settle(batch, outcome, sink, failures)
+                    self._settle(batches, outcome, sink, failures)
             finally:
                 sink.close()
         with self._changed:
+            # Also after a failure of our own: a thread for every batch would not do better.
+            self._stopped = True
             self._thread = None
             self._changed.notify_all()
 
@@ -150,25 +154,45 @@ class Shipper:
         deadline = self._deadline
         return None if deadline is None else deadline - time.monotonic()
 
-    def _next(self, sink: Sink, failures: int) -> Batch | None:
-        """Returns the batch to try next: the one that failed before, else the queue's; None at the end."""
+    def _next(self, failures: int) -> list[Batch]:
+        """Returns what to try next: what failed before, else what the queue gathered; empty at the end."""
         with self._changed:
             if failures == 0:
-                self._current = None
+                self._current = []
                 self._changed.notify_all()
-            while not self._stopped:
-                if self._current is not None:
-                    return self._current
+            while not self._stopped and not self._current:
                 if self._queue:
-                    self._current = self._queue.popleft()
-                    self._waiting -= self._current.sampled
-                    return self._current
-                self._changed.wait()
-            return None
+                    self._gather()
+                    self._current = self._take()
+                else:
+                    self._changed.wait()
+            return [] if self._stopped else self._current
 
-    def _settle(self, batch: Batch, outcome: Outcome, sink: Sink, failures: int) -> None:
+    def _gather(self) -> None:
+        """Waits a little for more: each request costs as much as a hundred spans."""
+        until = time.monotonic() + self._limits.delay_s
+        while not self._stopped and self._deadline is None and self._waiting < self._limits.max_spans:
+            left = until - time.monotonic()
+            if left <= 0:
+                return
+            self._changed.wait(left)
+
+    def _take(self) -> list[Batch]:
+        taken: list[Batch] = []
+        spans = size = 0
+        while self._queue:
+            batch = self._queue[0]
+            spans, size = spans + batch.sampled, size + batch.size
+            if taken and (spans > self._limits.max_spans or size > MAX_BYTES):
+                break
+            taken.append(self._queue.popleft())
+            self._waiting -= batch.sampled
+        return taken
+
+    def _settle(self, batches: list[Batch], outcome: Outcome, sink: Sink, failures: int) -> None:
+        spans = sum(batch.sampled for batch in batches)
         if outcome.accepted:
-            self.sent += batch.sampled - outcome.rejected
+            self.sent += spans - outcome.rejected
             self.not_sent += outcome.rejected
             if outcome.rejected:
                 self._warn(
@@ -178,12 +202,14 @@ class Shipper:
                 self._warned = False
                 _logger.info("spans are sent to %s again; none was lost", sink.target)
             if sink.acknowledges:
-                self._acknowledge(batch, outcome.rejected)
+                # The answer does not say which were rejected; they count on the first line.
+                for batch, rejected in zip(batches, (outcome.rejected, *[0] * len(batches)), strict=False):
+                    self._acknowledge(batch, rejected)
             return
         self._warn(outcome.reason, sink)
         if not outcome.retry:
             with self._changed:
-                self.not_sent += batch.sampled
+                self.not_sent += spans
                 self._fail_flush()
             return
         delay = outcome.retry_after_s

@@ -15,7 +15,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.sdk.trace import TracerProvider
 
 from otel_tf.telemetry import Layout, SpanError, SpanKind, SpanLink, TaskResource
-from otel_tf.telemetry._batch import Batch, ProviderShaper
+from otel_tf.telemetry._batch import Batch, ProviderShaper, merged
 from otel_tf.telemetry._fast import FastShaper
 from otel_tf.telemetry._records import Record
 
@@ -52,8 +52,7 @@ def record(one: Layout, *values: Any, **options: Any) -> Record:
 
 
 def fast(records: list[Record]) -> Batch:
-    batch = FastShaper(None).shape(records)
-    assert batch is not None
+    (batch,) = FastShaper(None).shape(records)
     return batch
 
 
@@ -83,8 +82,7 @@ def check_same(records: list[Record]) -> ExportTraceServiceRequest:
     ours = ExportTraceServiceRequest.FromString(batch.payload())
     assert decode_json(batch.line) == ours
 
-    by_sdk = ProviderShaper(TracerProvider(shutdown_on_exit=False)).shape(records)
-    assert by_sdk is not None
+    (by_sdk,) = ProviderShaper(TracerProvider(shutdown_on_exit=False)).shape(records)
     official = ExportTraceServiceRequest.FromString(by_sdk.payload())
     assert ours == official
     assert decode_json(by_sdk.line) == official
@@ -251,7 +249,29 @@ def test_a_wrong_number_of_values_is_an_error() -> None:
 def test_the_sampler_decides_by_trace() -> None:
     kept = FastShaper(lambda trace_id: trace_id % 2 == 0)
     one = layout()
-    batch = kept.shape([record(one, 1, 2, 3, trace_id=number) for number in (1, 2, 3, 4)])
-    assert batch is not None
+    (batch,) = kept.shape([record(one, 1, 2, 3, trace_id=number) for number in (1, 2, 3, 4)])
     assert batch.count == 2
-    assert kept.shape([record(one, 1, 2, 3, trace_id=1)]) is None
+    assert kept.shape([record(one, 1, 2, 3, trace_id=1)]) == []
+
+
+def test_large_spans_are_cut_into_lines_that_a_server_takes() -> None:
+    error = SpanError("X", "m", "E", "x" * 1_000_000)
+    records = [record(layout(), 1, 2, 3, error=error, span_id=number) for number in range(1, 11)]
+    batches = FastShaper(None).shape(records)
+    assert all(len(batch.payload()) < 4 << 20 for batch in batches)
+    assert len(batches) < 10
+    spans = [
+        span.span_id[-1]
+        for batch in batches
+        for span in decode_json(batch.line).resource_spans[0].scope_spans[0].spans
+    ]
+    assert spans == list(range(1, 11))
+
+
+def test_several_batches_in_one_request() -> None:
+    one = layout()
+    batches = [fast([record(one, number, 2, 3)]) for number in range(3)]
+    request = ExportTraceServiceRequest.FromString(merged(batches).payload())
+    found = [each.scope_spans[0].spans[0].attributes[2].value.int_value for each in request.resource_spans]
+    assert found == [0, 1, 2]
+    assert [span.attributes["a"] for span in merged(batches).spans()] == [0, 1, 2]

@@ -134,7 +134,7 @@ def test_a_dead_endpoint_is_said_once(
     assert f"otel-tf replay {tmp_path / 'run'} --endpoint" in said
 
 
-def test_an_endpoint_that_comes_up_later_gets_everything(
+def test_an_endpoint_that_comes_up_later_gets_everything(  # noqa: PLR0917 - fixtures
     collector: Collector,
     pipeline: Any,
     send_to: Any,
