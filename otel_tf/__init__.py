@@ -1,7 +1,52 @@
-"""otel-tf: a distributed TensorFlow job, explained. See `instrument` and the README."""
+"""otel-tf makes a distributed TensorFlow job explain itself.
+
+`instrument` turns training steps into OpenTelemetry spans; `correlate` puts the spans of all workers of
+a run into one causal order, with the clocks corrected. Importing this package imports neither
+TensorFlow nor any other heavy library.
+"""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from otel_tf.correlator import Result
+    from otel_tf.instrumentation.attach import Handle
+
+__all__ = ["__version__", "correlate", "instrument", "uninstrument"]
+
 __version__ = "0.1.0"
 
-__all__ = ["__version__"]
+
+def instrument(strategy: Any = None, *, tracer_provider: Any = None, **settings: Any) -> Handle:
+    """Turns the training steps of this process, and of the workers it coordinates, into spans.
+
+    Args:
+        strategy: The `tf.distribute.Strategy` that trains; default: whatever runs.
+        tracer_provider: An SDK ``TracerProvider`` to use; default: the global one if it is set, else one
+            of our own, configured by the ``OTEL_*`` variables.
+        **settings: Any field of `otel_tf.config.Settings`, such as ``run_id`` or ``run_dir``.
+
+    Raises:
+        UserError: A setting that does not exist, or a run id that cannot name a folder.
+        DidNotInstrument: The installed TensorFlow is not one we know.
+    """
+    from otel_tf.instrumentation import attach
+
+    return attach.instrument(strategy, tracer_provider=tracer_provider, **settings)
+
+
+def uninstrument() -> None:
+    """Undoes `instrument`; does nothing where it was not called."""
+    import sys
+
+    attach = sys.modules.get("otel_tf.instrumentation.attach")
+    if attach is not None:
+        attach.uninstrument()
+
+
+def correlate(source: str, **options: Any) -> Result:
+    """Orders the spans of a run by logical step and cause; see `otel_tf.correlator.correlate`."""
+    from otel_tf.correlator import correlate as run
+
+    return run(source, **options)

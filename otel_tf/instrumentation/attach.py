@@ -1,0 +1,145 @@
+"""`instrument` and `uninstrument`: all seams of this process, attached once and undone as one."""
+
+from __future__ import annotations
+
+import atexit
+import threading
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from otel_tf import config
+from otel_tf.identity import identify
+from otel_tf.instrumentation.function_call import FunctionCallSeam
+from otel_tf.instrumentation.parameter_server.coordinator import CoordinatorSeam
+from otel_tf.instrumentation.seams import Seams
+from otel_tf.telemetry import Pipeline, start
+
+__all__ = ["Handle", "instrument", "uninstrument"]
+
+_lock = threading.Lock()
+#: "handle" while attached.
+_attached: dict[str, Handle] = {}
+
+
+class Handle:
+    """What `instrument` returns: the way to flush and to undo. A context manager that undoes on exit."""
+
+    def __init__(self, pipeline: Pipeline, seams: Seams, coordinator: CoordinatorSeam | None) -> None:
+        self._pipeline = pipeline
+        self._seams = seams
+        self._coordinator = coordinator
+        # Registered after the pipeline's own, so it runs before it: last the spool is written.
+        atexit.register(self._at_exit)
+
+    @property
+    def run_id(self) -> str:
+        """Name of the run."""
+        return self._pipeline.identity.run_id
+
+    @property
+    def run_dir(self) -> Path:
+        """Folder of the run's spool."""
+        return self._pipeline.run_dir
+
+    def flush(self, timeout_s: float = 10.0) -> bool:
+        """Fetches what workers still hold, writes the spool and offers the rest to the network.
+
+        Args:
+            timeout_s: Seconds to wait at most.
+
+        Returns:
+            Whether all of it was done in time.
+        """
+        until = time.monotonic() + timeout_s
+        fetched = self._fetch(timeout_s)
+        return self._pipeline.flush(max(until - time.monotonic(), 0.0)) and fetched
+
+    def uninstrument(self) -> None:
+        """Puts every patched object back as it was and flushes. A second call does nothing."""
+        with _lock:
+            if _attached.pop("handle", None) is not self:
+                return
+            atexit.unregister(self._at_exit)
+            timeout_s = self._pipeline.settings.exit_timeout_ms / 1000
+            self._fetch(timeout_s)
+            self._seams.undo()
+            if self._coordinator is not None:
+                self._coordinator.detach()
+            self._pipeline.shutdown(timeout_s)
+
+    def _fetch(self, timeout_s: float) -> bool:
+        """Fetches on the pipeline's thread: a worker that hangs must not hang its caller.
+
+        (A thread of its own could not be started at exit, which Python forbids since 3.12.)
+        """
+        coordinator = self._coordinator
+        if coordinator is None or not coordinator.has_workers:
+            return True
+        done = threading.Event()
+
+        def once() -> None:
+            cancel()
+            try:
+                coordinator.fetch_idle(force=True)
+            finally:
+                done.set()
+
+        cancel = self._pipeline.every(0.0, once)
+        return done.wait(timeout_s)
+
+    def _at_exit(self) -> None:
+        self._fetch(self._pipeline.settings.exit_timeout_ms / 1000)
+
+    def __enter__(self) -> Handle:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.uninstrument()
+
+
+def instrument(strategy: Any = None, *, tracer_provider: Any = None, **settings: Any) -> Handle:
+    """Turns the training steps of this process, and of the workers it coordinates, into spans.
+
+    Call it once, at any time before the first step; a second call returns the first one's handle.
+
+    Args:
+        strategy: The `tf.distribute.Strategy` that trains; named on the spans. Default: whatever runs.
+        tracer_provider: An SDK ``TracerProvider`` to use; default: the global one if it is set, else one
+            of our own, configured by the ``OTEL_*`` variables.
+        **settings: Any field of `otel_tf.config.Settings`; wins over its variable.
+
+    Raises:
+        UserError: A setting that does not exist, or a run id that cannot name a folder.
+        DidNotInstrument: The installed TensorFlow is not one we know.
+    """
+    with _lock:
+        if "handle" in _attached:
+            return _attached["handle"]
+        in_force = config.resolve(**settings)
+        identity = identify(in_force, strategy=None if strategy is None else type(strategy).__name__)
+        pipeline = start(in_force, identity, tracer_provider=tracer_provider)
+        seams = Seams()
+        coordinator = None
+        if pipeline.enabled:
+            try:
+                steps = FunctionCallSeam(pipeline, identity)
+                steps.attach(seams)
+                coordinator = CoordinatorSeam(pipeline, in_force, identity, steps)
+                coordinator.attach(seams)
+            except BaseException:
+                seams.undo()
+                pipeline.shutdown(0.0)
+                raise
+        handle = _attached["handle"] = Handle(pipeline, seams, coordinator)
+        return handle
+
+
+def uninstrument() -> None:
+    """Undoes `instrument`; does nothing where it was not called."""
+    handle = _attached.get("handle")
+    if handle is not None:
+        handle.uninstrument()

@@ -1,0 +1,229 @@
+"""One scheduled closure, from schedule to done, and each of its attempts on a worker."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import threading
+import time
+
+from otel_tf import ids, semconv
+from otel_tf.instrumentation.errors import status_only
+from otel_tf.telemetry import Pipeline, SpanError, SpanKind
+
+__all__ = ["Attempt", "ClosureRecord", "ClosureSpans"]
+
+
+@dataclasses.dataclass(slots=True)
+class ClosureRecord:
+    """A closure that the coordinator was asked to run."""
+
+    number: int
+    trace_id: int
+    span_id: int
+    function_name: str
+    training: bool
+    stamped: bool
+    seq: int
+    start_mono_ns: int
+    start_ns: int
+    queued_mono_ns: int
+    attempts: int = 0
+    queue_time_ns: int = 0
+    last: Attempt | None = None
+    ended: bool = False
+
+    def trains(self) -> None:
+        """Notes that this closure, a Python function, ran a training function."""
+        self.training = True
+
+
+@dataclasses.dataclass(slots=True)
+class Attempt:
+    """One run of a closure on one worker; times are the coordinator's."""
+
+    closure: ClosureRecord
+    number: int
+    worker: str
+    dispatch_span_id: int
+    step_span_id: int
+    seq: int
+    start_mono_ns: int
+    start_ns: int
+    version_read: int
+    end_ns: int = 0
+    global_step: int | None = None
+    local_step: int | None = None
+    staleness: int | None = None
+    error: SpanError | None = None
+
+
+class ClosureSpans:
+    """Numbers closures, counts the steps they apply, and writes their spans.
+
+    The order in which training closures come back is the always-known estimate of the order in which the
+    parameter servers applied them: ``global_step`` is the count after a step came back, its staleness the
+    number of steps that came back while it ran.
+    """
+
+    def __init__(self, pipeline: Pipeline, run_id: str, incarnation: str) -> None:
+        self._pipeline = pipeline
+        self._run_id = run_id
+        # Trace ids are the same in every run of this name; span ids of a restarted coordinator are not,
+        # or a replayed trace would show two spans as one.
+        self._incarnation = incarnation
+        self._numbers = itertools.count()
+        self._lock = threading.Lock()
+        self._version: int | None = None
+        self._closure = pipeline.layout(
+            semconv.SPAN_CLOSURE,
+            kind=SpanKind.PRODUCER,
+            resource=pipeline.resource,
+            fields=(
+                semconv.SEQ,
+                semconv.MONOTONIC_NS,
+                semconv.CLOSURE_ID,
+                semconv.FUNCTION_NAME,
+                semconv.CLOSURE_ATTEMPTS,
+                semconv.CLOSURE_QUEUE_TIME,
+                semconv.WORKER,
+                semconv.GLOBAL_STEP,
+                semconv.STALENESS,
+                semconv.STALENESS_SOURCE,
+            ),
+        )
+        self._dispatch = pipeline.layout(
+            semconv.SPAN_DISPATCH,
+            kind=SpanKind.CLIENT,
+            resource=pipeline.resource,
+            fields=(
+                semconv.SEQ,
+                semconv.MONOTONIC_NS,
+                semconv.CLOSURE_ID,
+                semconv.CLOSURE_ATTEMPT,
+                semconv.CLOSURE_DUPLICATE,
+                semconv.WORKER,
+                semconv.GLOBAL_STEP,
+            ),
+        )
+
+    @property
+    def needs_version(self) -> bool:
+        """Whether the step count that training starts from is still unknown."""
+        return self._version is None
+
+    def start_from(self, version: int) -> None:
+        """Sets the step count before the first step, once."""
+        with self._lock:
+            if self._version is None:
+                self._version = version
+
+    def scheduled(self, function_name: str, *, training: bool, stamped: bool) -> ClosureRecord:
+        """Starts a closure's span, in the thread that scheduled it."""
+        seq, mono_ns, wall_ns = self._pipeline.now()
+        number = next(self._numbers)
+        return ClosureRecord(
+            number=number,
+            trace_id=ids.trace_id(self._run_id, "closure", number),
+            span_id=self._span_id(number, "root"),
+            function_name=function_name,
+            training=training,
+            stamped=stamped,
+            seq=seq,
+            start_mono_ns=mono_ns,
+            start_ns=wall_ns,
+            queued_mono_ns=mono_ns,
+        )
+
+    def started(self, closure: ClosureRecord, worker: str) -> Attempt:
+        """Starts an attempt, in that worker's coordinator thread."""
+        seq, mono_ns, wall_ns = self._pipeline.now()
+        closure.attempts += 1
+        closure.queue_time_ns += mono_ns - closure.queued_mono_ns
+        attempt = Attempt(
+            closure=closure,
+            number=closure.attempts,
+            worker=worker,
+            dispatch_span_id=self._span_id(closure.number, "dispatch", closure.attempts),
+            step_span_id=self._span_id(closure.number, semconv.SPAN_TRAIN_STEP, closure.attempts),
+            seq=seq,
+            start_mono_ns=mono_ns,
+            start_ns=wall_ns,
+            version_read=self._version or 0,
+        )
+        closure.last = attempt
+        return attempt
+
+    def succeeded(self, attempt: Attempt) -> None:
+        """Counts the step that an attempt applied; called as soon as the worker answered."""
+        attempt.end_ns = attempt.start_ns + time.monotonic_ns() - attempt.start_mono_ns
+        if attempt.closure.training:
+            with self._lock:
+                before = self._version or 0
+                self._version = attempt.global_step = before + 1
+            attempt.staleness = before - attempt.version_read
+
+    def failed(self, attempt: Attempt, error: SpanError) -> None:
+        """Ends an attempt whose worker answered with an error, or not at all."""
+        attempt.end_ns = attempt.start_ns + time.monotonic_ns() - attempt.start_mono_ns
+        attempt.error = error
+
+    def write_dispatch(self, attempt: Attempt) -> None:
+        """Writes the span of an ended attempt."""
+        closure = attempt.closure
+        self._pipeline.record(
+            self._dispatch,
+            closure.trace_id,
+            attempt.dispatch_span_id,
+            closure.span_id,
+            attempt.start_ns,
+            attempt.end_ns,
+            (
+                attempt.seq,
+                attempt.start_mono_ns,
+                closure.number,
+                attempt.number,
+                # Closures run at least once: an earlier attempt may have reached the parameter servers.
+                attempt.number > 1 or None,
+                attempt.worker,
+                attempt.global_step,
+            ),
+            error=attempt.error and status_only(attempt.error),
+        )
+
+    def requeued(self, closure: ClosureRecord) -> None:
+        """Notes that a closure waits for another attempt."""
+        closure.queued_mono_ns = time.monotonic_ns()
+
+    def ended(self, closure: ClosureRecord, error: SpanError | None) -> None:
+        """Writes the span of a closure that is done, failed or cancelled; once."""
+        if closure.ended:
+            return
+        closure.ended = True
+        last = closure.last
+        end_ns = closure.start_ns + time.monotonic_ns() - closure.start_mono_ns
+        staleness = last.staleness if last else None
+        self._pipeline.record(
+            self._closure,
+            closure.trace_id,
+            closure.span_id,
+            0,
+            closure.start_ns,
+            end_ns,
+            (
+                closure.seq,
+                closure.start_mono_ns,
+                closure.number,
+                closure.function_name,
+                closure.attempts,
+                closure.queue_time_ns / 1e9,
+                last.worker if last else None,
+                last.global_step if last else None,
+                staleness,
+                None if staleness is None else semconv.SOURCE_COORDINATOR,
+            ),
+            error=error and status_only(error),
+        )
+
+    def _span_id(self, *parts: str | int) -> int:
+        return ids.span_id(self._run_id, self._incarnation, "closure", *parts)

@@ -1,0 +1,280 @@
+"""The seam in `tf.distribute.coordinator.ClusterCoordinator`: closures, attempts, retries, failures.
+
+Closures run at least once, on whichever worker is free; `Closure.__init__` runs in the thread that
+schedules, `Closure.execute_on` in the coordinator's thread for one worker, so what belongs to a closure
+travels on the closure.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.distribute.coordinator import cluster_coordinator
+from tensorflow.python.eager.polymorphic_function import concrete_function as concrete_functions
+from tensorflow.python.eager.polymorphic_function import polymorphic_function
+
+from otel_tf import ids
+from otel_tf._guard import Guard
+from otel_tf.config import Settings
+from otel_tf.identity import Identity
+from otel_tf.instrumentation.errors import describe_error
+from otel_tf.instrumentation.function_call import FunctionCallSeam
+from otel_tf.instrumentation.parameter_server.closures import Attempt, ClosureRecord, ClosureSpans
+from otel_tf.instrumentation.parameter_server.cluster import ClusterTelemetry
+from otel_tf.instrumentation.parameter_server.stamps import ring_name, stamped
+from otel_tf.instrumentation.parameter_server.workers import WorkerTelemetry
+from otel_tf.instrumentation.seams import Seams
+from otel_tf.instrumentation.training_function import step_counter, trains
+from otel_tf.telemetry import Pipeline
+
+__all__ = ["CoordinatorSeam"]
+
+#: Where a closure carries its record.
+_RECORD = "_otel_tf"
+#: How often idle workers are looked at, for stamps that no further closure would fetch.
+_IDLE_LOOK_S = 1.0
+#: How long a last fetch waits for a running attempt.
+_PATIENCE_S = 1.0
+#: Where a scheduled function carries its wrapper: not a table of ours, which would keep it alive.
+_WRAPPER = "_otel_tf_stamped"
+
+Call = Callable[..., Any]
+
+
+class _Outcome(threading.local):
+    """What the coordinator's thread of a worker decided about the closure it is processing."""
+
+    put_back = False
+    failure: BaseException | None = None
+
+
+class CoordinatorSeam:
+    """Everything that is wrapped for ParameterServerStrategy, and the state behind it."""
+
+    def __init__(
+        self, pipeline: Pipeline, settings: Settings, identity: Identity, steps: FunctionCallSeam
+    ) -> None:
+        self._pipeline = pipeline
+        self._steps = steps
+        self._settings = settings
+        self._identity = identity
+        # Tells this coordinator process from an earlier one of the same run.
+        self._incarnation = f"{os.getpid()}-{ids.random_span_id():016x}"
+        self._closures = ClosureSpans(pipeline, identity.run_id, self._incarnation)
+        self._lock = threading.Lock()
+        self._clusters: weakref.WeakKeyDictionary[Any, ClusterTelemetry] = weakref.WeakKeyDictionary()
+        self._workers: weakref.WeakKeyDictionary[Any, WorkerTelemetry] = weakref.WeakKeyDictionary()
+        self._wrapped_functions: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._trains: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
+        self._outcome = _Outcome()
+        self._stop_idle_look: Callable[[], None] = lambda: None
+
+    def attach(self, seams: Seams) -> None:
+        """Wraps the coordinator's methods.
+
+        Raises:
+            DidNotInstrument: This TensorFlow's coordinator is not one we know.
+        """
+        closure, worker, queue = (
+            cluster_coordinator.Closure,
+            cluster_coordinator.Worker,
+            cluster_coordinator._CoordinatedClosureQueue,
+        )
+        seams.wrap(closure, "__init__", self._init)
+        seams.wrap(closure, "execute_on", self._execute_on)
+        seams.wrap(closure, "mark_cancelled", self._mark_cancelled)
+        seams.wrap(worker, "_process_closure", self._process_closure)
+        seams.wrap(queue, "put_back", self._put_back)
+        seams.wrap(queue, "mark_failed", self._mark_failed)
+        self._stop_idle_look = self._pipeline.every(_IDLE_LOOK_S, self.fetch_idle)
+
+    def detach(self) -> None:
+        """Stops looking after workers and forgets the wrappers of scheduled functions."""
+        self._stop_idle_look()
+        for function in list(self._wrapped_functions):
+            vars(function).pop(_WRAPPER, None)
+
+    @property
+    def has_workers(self) -> bool:
+        """Whether any worker ran anything."""
+        return bool(self._workers)
+
+    def fetch_idle(self, *, force: bool = False) -> None:
+        """Fetches the stamps of workers that run nothing right now.
+
+        Args:
+            force: Fetch whatever the time, and wait a little for a running attempt to end.
+        """
+        for telemetry in list(self._workers.values()):
+            if telemetry.attempt_lock.acquire(timeout=_PATIENCE_S if force else 0):
+                try:
+                    with Guard("fetching stamps"):
+                        telemetry.maintain(force=force)
+                finally:
+                    telemetry.attempt_lock.release()
+
+    # -- scheduling --------------------------------------------------------------------------------------
+
+    def _init(self, wrapped: Call, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if isinstance(instance, cluster_coordinator.ResourceClosure):
+            wrapped(*args, **kwargs)
+            return
+        function = args[0] if args else kwargs["function"]
+        wrapper = None
+        with Guard("wrapping a scheduled function"):
+            wrapper = self._wrapper_of(function)
+        if wrapper is not None and not self._init_with(wrapper, wrapped, args, kwargs):
+            wrapper = None
+            # The function cannot be traced: its own trace says so in the user's own words. If it can
+            # after all, only our wrapper could not; leave this function alone from now on.
+            wrapped(*args, **kwargs)
+            setattr(function, _WRAPPER, None)
+        elif wrapper is None:
+            wrapped(*args, **kwargs)
+        with Guard("recording a closure"):
+            concrete = getattr(instance, "_concrete_function", None)
+            training = concrete is not None and self._is_training(concrete)
+            name = getattr(function, "__name__", None) or getattr(function, "name", None) or repr(function)
+            setattr(
+                instance,
+                _RECORD,
+                self._closures.scheduled(str(name), training=training, stamped=wrapper is not None),
+            )
+
+    @staticmethod
+    def _init_with(wrapper: Any, wrapped: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        try:
+            if args:
+                wrapped(wrapper, *args[1:], **kwargs)
+            else:
+                wrapped(**{**kwargs, "function": wrapper})
+        except Exception:
+            return False
+        return True
+
+    def _wrapper_of(self, function: Any) -> Any | None:
+        if not self._settings.worker_stamps or not isinstance(
+            function, polymorphic_function.Function | concrete_functions.ConcreteFunction
+        ):
+            return None
+        with self._lock:
+            if _WRAPPER not in vars(function):
+                setattr(function, _WRAPPER, stamped(function, ring_name(self._incarnation)))
+                self._wrapped_functions.add(function)
+            return vars(function)[_WRAPPER]
+
+    def _is_training(self, concrete: Any) -> bool:
+        known = self._trains.get(concrete)
+        if known is None:
+            known = self._trains[concrete] = trains(concrete)
+            if known and self._closures.needs_version:
+                counter = step_counter(concrete)
+                # One remote read in a run: training may go on from a checkpoint.
+                self._closures.start_from(0 if counter is None else int(counter.numpy()))
+        return known
+
+    # -- running -------------------------------------------------------------------------------------------
+
+    def _execute_on(self, wrapped: Call, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        record: ClosureRecord | None = getattr(instance, _RECORD, None)
+        worker = args[0] if args else kwargs["worker"]
+        telemetry: WorkerTelemetry | None = None
+        with Guard("preparing an attempt"):
+            telemetry = self._telemetry_of(worker) if record is not None else None
+        if record is None or telemetry is None:
+            return wrapped(*args, **kwargs)
+        with telemetry.attempt_lock:
+            attempt: Attempt | None = None
+            with Guard("starting an attempt"):
+                telemetry.before_attempt()
+                attempt = self._closures.started(record, telemetry.name)
+            try:
+                # A closure may be a plain Python function; whether it trains shows when it runs.
+                with self._steps.listening(record.trains):
+                    result = wrapped(*args, **kwargs)
+            except BaseException as error:
+                with Guard("recording a failed attempt"):
+                    if attempt is not None:
+                        self._closures.failed(attempt, describe_error(error))
+                        telemetry.failed(attempt, worker_lost=_is_worker_lost(error))
+                        self._closures.write_dispatch(attempt)
+                raise
+            with Guard("recording an attempt"):
+                if attempt is not None:
+                    self._closures.succeeded(attempt)
+                    telemetry.succeeded(attempt)
+                    self._closures.write_dispatch(attempt)
+            return result
+
+    def _telemetry_of(self, worker: Any) -> WorkerTelemetry:
+        telemetry = self._workers.get(worker)
+        if telemetry is None:
+            with self._lock:
+                cluster = worker._cluster
+                if cluster not in self._clusters:
+                    self._clusters[cluster] = ClusterTelemetry(
+                        self._pipeline, self._settings, self._identity, self._incarnation, cluster._num_ps
+                    )
+                telemetry = self._workers[worker] = WorkerTelemetry(
+                    self._clusters[cluster], worker.worker_index, worker.device_name, worker.executor
+                )
+        return telemetry
+
+    def _process_closure(
+        self, wrapped: Call, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        closure = args[0] if args else kwargs["closure"]
+        self._outcome.put_back = False
+        self._outcome.failure = None
+        try:
+            return wrapped(*args, **kwargs)
+        finally:
+            with Guard("ending a closure"):
+                record: ClosureRecord | None = getattr(closure, _RECORD, None)
+                if record is not None and not self._outcome.put_back:
+                    failure = self._outcome.failure
+                    self._closures.ended(record, None if failure is None else describe_error(failure))
+                self._outcome.failure = None
+            with Guard("fetching stamps"):
+                telemetry = self._workers.get(instance)
+                if telemetry is not None:
+                    with telemetry.attempt_lock:
+                        telemetry.maintain()
+
+    def _put_back(self, wrapped: Call, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self._outcome.put_back = True
+        with Guard("requeueing a closure"):
+            record = getattr(args[0] if args else kwargs["closure"], _RECORD, None)
+            if record is not None:
+                self._closures.requeued(record)
+        return wrapped(*args, **kwargs)
+
+    def _mark_failed(
+        self, wrapped: Call, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        self._outcome.failure = args[0] if args else kwargs["e"]
+        return wrapped(*args, **kwargs)
+
+    def _mark_cancelled(
+        self, wrapped: Call, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        with Guard("cancelling a closure"):
+            record = getattr(instance, _RECORD, None)
+            if record is not None:
+                self._closures.ended(
+                    record, describe_error(tf.errors.CancelledError(None, None, "cancelled before it ran"))
+                )
+        return wrapped(*args, **kwargs)
+
+
+def _is_worker_lost(error: BaseException) -> bool:
+    """Returns whether the worker itself may be gone, so that asking it anything would only wait."""
+    return isinstance(
+        error,
+        tf.errors.UnavailableError | tf.errors.AbortedError | tf.errors.DeadlineExceededError,
+    )
