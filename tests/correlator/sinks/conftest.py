@@ -111,7 +111,7 @@ def make_run(tmp_path: Path) -> Callable[[str], Run]:
 def synchronous(make_run: Callable[[str], Run]) -> Run:
     """Ten steps of four workers: worker:2 takes 20 ms to the barrier, the others 8; a clock is off."""
     run = make_run("sync-1")
-    run.ahead = {"worker:1": 31 * MS}
+    run.ahead = {"worker:1": 15 * MS}
     begin = 0
     for n in range(10):
         trace, root = ("step", n), ("step", n, "root")

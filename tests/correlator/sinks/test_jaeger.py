@@ -1,0 +1,294 @@
+"""Writing to a real Jaeger, and what comes back from it."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import threading
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from otel_tf import semconv
+from otel_tf.correlator import correlate, sinks, sources
+from otel_tf.correlator.sinks.jaeger import endpoint_of
+from otel_tf.errors import UserError
+
+
+def ask(jaeger, path: str, **query: Any) -> Any:
+    url = f"{jaeger.ui}{path}?{urllib.parse.urlencode(query)}"
+    with urllib.request.urlopen(url, timeout=30) as answer:
+        return json.load(answer)["data"]
+
+
+def traces_of(jaeger, service: str, count: int) -> list[dict[str, Any]]:
+    """Returns the traces of a service as the UI gets them, when there are ``count``."""
+    deadline = time.monotonic() + 20
+    while True:
+        found = ask(jaeger, "/api/traces", service=service, limit=1000, start=0, end=4 * 10**15)
+        if len(found) >= count or time.monotonic() > deadline:
+            assert len(found) == count
+            return found
+        time.sleep(0.05)
+
+
+def rows_of(trace: dict[str, Any]) -> list[tuple[int, dict[str, Any]]]:
+    """Returns (depth, span) in the order in which Jaeger's UI draws them."""
+    children: dict[str | None, list[dict[str, Any]]] = {}
+    for span in trace["spans"]:
+        parent = span["references"][0]["spanID"] if span["references"] else None
+        children.setdefault(parent, []).append(span)
+
+    def below(parent: str | None, depth: int) -> Iterator[tuple[int, dict[str, Any]]]:
+        for span in sorted(children.get(parent, []), key=lambda span: span["startTime"]):
+            yield depth, span
+            yield from below(span["spanID"], depth + 1)
+
+    return list(below(None, 0))
+
+
+def tags_of(span: dict[str, Any]) -> dict[str, Any]:
+    return {tag["key"]: tag["value"] for tag in span["tags"]}
+
+
+def critical_path(trace: dict[str, Any]) -> list[dict[str, Any]]:
+    """Returns the spans on the black line of Jaeger's UI.
+
+    Its rule: children are cut to their parent's time, or left out where they lie outside; from the end of
+    the root, the line goes to the child that finishes last, and before its start to the one that finished
+    last until then.
+    """
+    begin = {span["spanID"]: span["startTime"] for span in trace["spans"]}
+    end = {span["spanID"]: span["startTime"] + span["duration"] for span in trace["spans"]}
+    children: dict[str, list[dict[str, Any]]] = {}
+    (root,) = (span for span in trace["spans"] if not span["references"])
+    for _, span in rows_of(trace):
+        if not span["references"]:
+            continue
+        own, parent = span["spanID"], span["references"][0]["spanID"]
+        if begin[own] < end[parent] and end[own] > begin[parent]:
+            begin[own], end[own] = max(begin[own], begin[parent]), min(end[own], end[parent])
+            children.setdefault(parent, []).append(span)
+    path: list[dict[str, Any]] = []
+
+    def walk(span: dict[str, Any]) -> None:
+        path.append(span)
+        done = children.get(span["spanID"], [])
+        while done:
+            last = max(done, key=lambda child: end[child["spanID"]])
+            walk(last)
+            done = [child for child in done if end[child["spanID"]] < begin[last["spanID"]]]
+
+    walk(root)
+    return path
+
+
+def test_the_rows_of_an_asynchronous_run_are_in_causal_order(jaeger, asynchronous):
+    running = jaeger()
+    lines: list[str] = []
+    result = asynchronous.result()
+    sinks.write(result, f"jaeger={running.otlp_http}", lines.append)
+    assert lines == [f"3,002 spans in 2 traces sent to {running.otlp_http}/v1/traces"]
+    traces = traces_of(running, "mnist.logical", 2)
+    corrected = {row["span_id"]: row for row in result.spans.to_pylist()}
+    seen = 0
+    for trace in traces:
+        rows = rows_of(trace)
+        assert (rows[0][1]["operationName"], len(rows)) == ("steps", 1501)
+        closures = [tags_of(span) for depth, span in rows if depth == 1]
+        orders = [tags[semconv.LOGICAL_ORDER] for tags in closures]
+        assert orders == sorted(orders)
+        for depth, span in rows[1:]:
+            tags = tags_of(span)
+            row = corrected[tags[semconv.LOGICAL_ORIGINAL_SPAN]]
+            assert depth == {"closure": 1, "dispatch": 2, "train_step": 3}[row["name"]]
+            assert abs(span["startTime"] - row["corrected_start_ns"] // 1000) <= 2
+            assert span["warnings"] is None
+            seen += 1
+    assert seen == 3000
+    services = set(ask(running, "/api/services"))
+    expected = {"mnist.logical", "mnist.logical chief:0", *(f"mnist.logical worker:{w}" for w in range(3))}
+    assert services == expected
+
+
+def test_a_step_is_found_by_its_tag(jaeger, synchronous):
+    running = jaeger()
+    sinks.write(synchronous.result(), f"jaeger={running.otlp_http}", print)
+    traces_of(running, "mnist.logical worker:2", 10)
+    query = {"start": 0, "end": 4 * 10**15, "limit": 20, "tags": json.dumps({semconv.GLOBAL_STEP: "7"})}
+    (found,) = ask(running, "/api/traces", service="mnist.logical worker:2", **query)
+    assert {tags_of(span)[semconv.GLOBAL_STEP] for span in found["spans"]} == {7}
+
+
+def test_the_critical_path_runs_through_the_straggler(jaeger, synchronous):
+    running = jaeger()
+    folder = synchronous.write()
+    for file in sorted(synchronous.folder.iterdir()):
+        post(running, file.read_bytes())
+    # As recorded, the worker whose clock is ahead seems to end last.
+    workers = {
+        tags_of(span)["tensorflow.worker"]
+        for trace in traces_of(running, "mnist", 10)
+        for span in critical_path(trace)
+        if span["operationName"] == "train_step"
+    }
+    assert workers == {"worker:1"}
+    sinks.write(correlate(folder), f"jaeger={running.otlp_http}", print)
+    for trace in traces_of(running, "mnist.logical worker:0", 10):
+        path = critical_path(trace)
+        steps = [span for span in path if span["operationName"] == "train_step"]
+        assert [tags_of(span)["tensorflow.worker"] for span in steps] == ["worker:2"]
+
+
+def post(jaeger, body: bytes) -> None:
+    request = urllib.request.Request(
+        f"{jaeger.otlp_http}/v1/traces", body, {"Content-Type": "application/json"}, method="POST"
+    )
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        assert answer.status == 200
+
+
+def test_writing_twice_shows_every_span_once(jaeger, synchronous):
+    running = jaeger()
+    result = synchronous.result()
+    for _ in range(2):
+        sinks.write(result, f"jaeger={running.otlp_http}", print)
+    traces_of(running, "mnist.logical worker:0", 10)
+    deadline = time.monotonic() + 20
+    logical = f"jaeger+{running.ui}?service=mnist.logical%20worker:0"
+    while sources.read([logical]).skipped != {"duplicate": 90} and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert sources.read([logical]).skipped == {"duplicate": 90}  # both copies are stored
+    traces = traces_of(running, "mnist.logical worker:0", 10)
+    assert sum(len(trace["spans"]) for trace in traces) == 90
+
+
+def test_a_link_and_a_warning_arrive_as_such(jaeger, asynchronous):
+    running = jaeger()
+    result = asynchronous.result()
+    (at_ns,) = (row["corrected_start_ns"] for row in result.spans.to_pylist() if row["order"] == 60)
+    for clock in result.report["clocks"]:
+        clock["steps"] = (
+            [{"at_ns": at_ns, "size_ns": -5_000_000}] if clock["domain"] == "boot-chief:0" else []
+        )
+    sinks.write(result, f"jaeger={running.otlp_http}", print)
+    traces = traces_of(running, "mnist.logical", 2)
+    spans = [span for trace in traces for span in trace["spans"]]
+    warned = [span["warnings"] for span in spans if span["warnings"]]
+    assert warned
+    assert {text for texts in warned for text in texts} == {
+        "the clock of boot-chief:0 stepped by -5.000 ms here"
+    }
+    kinds = [[ref["refType"] for ref in span["references"]] for span in spans]
+    assert kinds.count(["CHILD_OF", "FOLLOWS_FROM"]) == 999
+    assert kinds.count([]) == 2
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("http://localhost:4318", "http://localhost:4318/v1/traces"),
+        ("https://collector/otlp/", "https://collector/otlp/v1/traces"),
+        ("http://[::1]:4318/v1/traces", "http://[::1]:4318/v1/traces"),
+    ],
+)
+def test_endpoints(url, expected):
+    assert endpoint_of(url) == expected
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        (
+            "http://localhost:16686",
+            "port 16686 is Jaeger's UI; wanted is OTLP/HTTP, mostly http://localhost:4318",
+        ),
+        ("http://localhost:4317", "port 4317 is OTLP over gRPC"),
+        ("localhost:4318", r"wanted is http\(s\)://HOST:PORT"),
+        ("grpc://localhost:4318", r"wanted is http\(s\)://HOST:PORT"),
+        ("http://localhost:port", "the port is not a number"),
+    ],
+)
+def test_addresses_that_are_no_endpoint_are_refused(url, said):
+    with pytest.raises(UserError, match=said):
+        endpoint_of(url)
+
+
+class Endpoint(http.server.BaseHTTPRequestHandler):
+    """Answers with the next of ``answers``: status, headers, body."""
+
+    answers: list[tuple[int, dict[str, str], bytes]]
+    got: list[tuple[int, Any]]
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        type(self).got.append((len(body), self.headers))
+        status, headers, answer = self.answers.pop(0) if self.answers else (200, {}, b"")
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def endpoint():
+    handler = type("Handler", (Endpoint,), {"answers": [], "got": []})
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        handler.url = f"http://127.0.0.1:{server.server_address[1]}"
+        yield handler
+        server.shutdown()
+        thread.join()
+
+
+def test_a_busy_endpoint_is_asked_again(endpoint, synchronous):
+    endpoint.answers += [(429, {"Retry-After": "0"}, b""), (503, {"Retry-After": "0"}, b"")]
+    lines: list[str] = []
+    sinks.write(synchronous.result(), f"jaeger={endpoint.url}", lines.append)
+    assert len({size for size, _ in endpoint.got}) == 1
+    assert len(endpoint.got) == 3
+    assert lines == [f"90 spans in 10 traces sent to {endpoint.url}/v1/traces"]
+
+
+def test_a_refusal_is_final_and_named(endpoint, synchronous):
+    endpoint.answers += [(401, {}, b"")]
+    with pytest.raises(
+        UserError, match=rf"jaeger={endpoint.url}: HTTP 401 Unauthorized \(0 spans had been sent\)"
+    ):
+        sinks.write(synchronous.result(), f"jaeger={endpoint.url}", print)
+    assert len(endpoint.got) == 1
+
+
+def test_spans_that_were_rejected_are_counted(endpoint, synchronous):
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
+
+    answer = ExportTraceServiceResponse()
+    answer.partial_success.rejected_spans = 4
+    answer.partial_success.error_message = "too old"
+    endpoint.answers += [(200, {}, answer.SerializeToString())]
+    with pytest.raises(UserError, match="4 of 90 spans were rejected: too old"):
+        sinks.write(synchronous.result(), f"jaeger={endpoint.url}", print)
+
+
+def test_the_standard_variables_hold(endpoint, synchronous, monkeypatch):
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "authorization=Bearer%20x")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_COMPRESSION", "gzip")
+    sinks.write(synchronous.result(), f"jaeger={endpoint.url}", print)
+    ((_, headers),) = endpoint.got
+    assert headers["authorization"] == "Bearer x"
+    assert headers["Content-Encoding"] == "gzip"
+
+
+def test_nobody_there(synchronous):
+    with pytest.raises(UserError, match=r"jaeger=http://127\.0\.0\.1:1: .*refused"):
+        sinks.write(synchronous.result(), "jaeger=http://127.0.0.1:1", print)
