@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from otel_tf.correlator.clocks import Crossings, Epochs, Fit, fit
+from otel_tf.correlator.clocks import Fit, fit
+from otel_tf.correlator.clockwork import Clockwork, crossings
 from otel_tf.correlator.columns import Columns, Int
-from otel_tf.correlator.edges import Barriers, Edges, barrier_pairs, with_barriers
+from otel_tf.correlator.edges import Barriers, Edges, with_barriers
 from otel_tf.correlator.program import Program
 from otel_tf.correlator.repair import CycleError, Layout, repair, smooth
-from otel_tf.correlator.resolution import resolutions
 from otel_tf.correlator.solver import UNBOUNDED
 
 if TYPE_CHECKING:
@@ -43,7 +43,8 @@ class Adjusted:
         by_position: Corrected times of events by program position, ns (2N,).
         edges: Accepted edges, barriers included.
         quarantine: Those set aside.
-        epochs, epoch, clocks: The clocks: which epoch each event is in (2N,), and their model.
+        work: Which epoch each event is in.
+        clocks: The epochs' models.
         violations: Accepted edges that the corrected times contradict: 0.
     """
 
@@ -52,8 +53,7 @@ class Adjusted:
     by_position: Int
     edges: Edges
     quarantine: Quarantine
-    epochs: Epochs
-    epoch: Int
+    work: Clockwork
     clocks: Fit
     violations: int
 
@@ -74,7 +74,7 @@ def busiest_domain(columns: Columns, edges: Edges, met: Barriers) -> int:
 
 def adjust(
     columns: Columns,
-    local: Int,
+    work: Clockwork,
     edges: Edges,
     met: Barriers,
     program: Program,
@@ -86,7 +86,7 @@ def adjust(
 
     Args:
         columns: The spans.
-        local: Local times, ns (2N,).
+        work: Events on clocks without steps.
         edges: Edges between events of spans.
         met: Barriers.
         program: Program order.
@@ -94,18 +94,16 @@ def adjust(
         engine: Runs the statements.
     """
     count = columns.count
-    epoch = np.repeat(columns.timeline_domain[columns.timeline].astype(np.int64), 2)
-    epochs = _extents(epoch, local, len(columns.domains))
-    precision = np.repeat(resolutions(columns)[columns.timeline], 2)
-    model = fit(_crossings(edges, met, local, epoch, precision), epochs, reference, engine)
-    shift, width = model.at(epoch, local)
-    base = _in_program_order(local + shift, program)
+    epoch, blur = work.epoch, work.blur_ns
+    model = fit(crossings(work, edges, met), work.extents(), reference, engine)
+    shift, width = model.at(epoch, work.local_ns)
+    base = _in_program_order(work.local_ns + shift, program)
     last, barrier_ns = last_entrants(met, base)
     base = np.concatenate([base, barrier_ns + 1])
     epoch_all = np.concatenate([epoch, epoch[last]])
-    precision_all = np.concatenate([precision, precision[last]])
+    blur_all = np.concatenate([blur, blur[last]])
     half = np.concatenate([width, width[last]])
-    half = np.where(half >= UNBOUNDED, UNBOUNDED, half + precision_all)
+    half = np.where(half >= UNBOUNDED, UNBOUNDED, half + blur_all)
 
     total = with_barriers(edges, met, count)
     aside = _Aside(total)
@@ -119,7 +117,7 @@ def adjust(
     late = base[total.src] + total.min_ns - base[total.dst]
     same_clock = epoch_all[total.src] == epoch_all[total.dst]
     between = half[total.src] + half[total.dst]
-    within = precision_all[total.src] + precision_all[total.dst] + total.min_ns
+    within = blur_all[total.src] + blur_all[total.dst] + total.min_ns
     wrong = np.flatnonzero(late > np.where(same_clock, within, between))
     aside.put(wrong, late[wrong], "contradicts the clocks by more than both error bars")
 
@@ -133,8 +131,7 @@ def adjust(
         by_position=time_ns[program.event],
         edges=kept,
         quarantine=aside.quarantine(),
-        epochs=epochs,
-        epoch=epoch,
+        work=work,
         clocks=model,
         violations=int((time_ns[kept.src] + kept.min_ns > time_ns[kept.dst]).sum()),
     )
@@ -162,32 +159,6 @@ class _Aside:
         return Quarantine(
             self.edges.take(index), self._excess[index], tuple(self._reason[i] for i in index.tolist())
         )
-
-
-def _extents(epoch: Int, local: Int, domains: int) -> Epochs:
-    first = np.full(domains, np.iinfo(np.int64).max, dtype=np.int64)
-    last = np.full(domains, np.iinfo(np.int64).min, dtype=np.int64)
-    np.minimum.at(first, epoch, local)
-    np.maximum.at(last, epoch, local)
-    return Epochs(np.arange(domains, dtype=np.int64), first, last)
-
-
-def _crossings(edges: Edges, met: Barriers, local: Int, epoch: Int, precision: Int) -> Crossings:
-    """Returns the edges between clocks; a barrier's pairs are numbered −1 − barrier."""
-    enter, leave, barrier = barrier_pairs(met)
-    src, dst = np.concatenate([edges.src, enter]), np.concatenate([edges.dst, leave])
-    number = np.concatenate([np.arange(len(edges), dtype=np.int64), -1 - barrier])
-    least = np.concatenate([edges.min_ns, np.full(len(enter), 2, np.int64)])
-    other = epoch[src] != epoch[dst]
-    src, dst = src[other], dst[other]
-    return Crossings(
-        src_epoch=epoch[src],
-        dst_epoch=epoch[dst],
-        src_ns=local[src],
-        dst_ns=local[dst],
-        min_ns=least[other] - precision[src] - precision[dst],
-        edge=number[other],
-    )
 
 
 def _in_program_order(times: Int, program: Program) -> Int:

@@ -48,7 +48,8 @@ class Epochs:
 class Crossings:
     """Edges between two epochs, arrays (C,): local times of both ends and the least time between them.
 
-    ``min_ns`` has the resolution of both stamps taken off already; ``edge`` indexes the caller's edges.
+    ``min_ns`` has the blur of both readings taken off already; ``edge`` indexes the caller's edges,
+    ``src`` and ``dst`` are its events.
     """
 
     src_epoch: Int
@@ -57,6 +58,8 @@ class Crossings:
     dst_ns: Int
     min_ns: Int
     edge: Int
+    src: Int
+    dst: Int
 
     def take(self, index: npt.NDArray[np.bool_]) -> Crossings:
         """Returns the crossings at ``index``."""
@@ -130,15 +133,9 @@ def fit(crossings: Crossings, epochs: Epochs, reference: int, engine: Engine) ->
         reference: The epoch whose clock is kept.
         engine: Runs `sql/aggregate.sql`.
     """
-    count = len(epochs.domain)
-    component, anchors = _components(crossings, count, reference)
-    bits = _window_bits(crossings, epochs)
-    base = epochs.first_ns - (1 << bits)  # one window to spare on either side: no event lies outside
-    windows = int(((epochs.last_ns - base).max() >> bits) + 3) if count else 3
-    fixed = np.zeros(count, dtype=bool)
-    fixed[anchors] = True
-    grid = _Grid(crossings, base, bits=bits, windows=windows, fixed=fixed, engine=engine)
-    grid.slope = _slopes(grid.aggregate(), component, anchors, count, bits)
+    grid, component, anchors = _grid(crossings, epochs, reference, engine)
+    base, bits, fixed = grid.base, grid.bits, grid.fixed
+    grid.slope = _slopes(grid.aggregate(), anchors, len(base), bits, share=3)
     low, high = grid.hard_bounds()
     estimate = grid.estimate(low, high)
     anchor_base = base[anchors[component]] - base
@@ -163,6 +160,25 @@ def fit(crossings: Crossings, epochs: Epochs, reference: int, engine: Engine) ->
         drifts=~fixed,
         contradictions=tuple(grid.contradictions),
     )
+
+
+def slopes(crossings: Crossings, epochs: Epochs, reference: int, engine: Engine) -> Int:
+    """Returns each epoch's median slope d(shift)/d(local) in units of 2^-30 (E,)."""
+    grid, _, anchors = _grid(crossings, epochs, reference, engine)
+    return _slopes(grid.aggregate(), anchors, len(grid.base), grid.bits, share=16)
+
+
+def _grid(crossings: Crossings, epochs: Epochs, reference: int, engine: Engine) -> tuple[_Grid, Int, Int]:
+    """Returns an unsolved grid, each epoch's component, and each component's anchor."""
+    count = len(epochs.domain)
+    component, anchors = _components(crossings, count, reference)
+    bits = _window_bits(crossings, epochs)
+    base = epochs.first_ns - (1 << bits)  # one window to spare on either side: no event lies outside
+    windows = int(((epochs.last_ns - base).max() >> bits) + 3)
+    fixed = np.zeros(count, dtype=bool)
+    fixed[anchors] = True
+    grid = _Grid(crossings, base, bits=bits, windows=windows, fixed=fixed, engine=engine)
+    return grid, component, anchors
 
 
 def _window_bits(crossings: Crossings, epochs: Epochs) -> int:
@@ -202,11 +218,11 @@ def _components(crossings: Crossings, count: int, reference: int) -> tuple[Int, 
     return component, np.array(anchors, dtype=np.int64)
 
 
-def _slopes(rows: dict[str, Int], component: Int, anchors: Int, count: int, bits: int) -> Int:
+def _slopes(rows: dict[str, Int], anchors: Int, count: int, bits: int, *, share: int) -> Int:
     """Returns each epoch's median slope d(shift)/d(local) in units of 2^-30, by a tree of pairs.
 
     Of each ordered pair the lower envelope of (dst − src) rises with slope(src) − slope(dst): the median
-    over a quarter of its length, so that one uncertified step in it does not count.
+    over ``1/share`` of its length: a long lag is precise, and (share − 1)/2 steps in it do not count.
     """
     order = np.lexsort((rows["src_window"], rows["dst_epoch"], rows["src_epoch"]))
     src, dst = rows["src_epoch"][order], rows["dst_epoch"][order]
@@ -216,8 +232,8 @@ def _slopes(rows: dict[str, Int], component: Int, anchors: Int, count: int, bits
     first = np.r_[0, np.flatnonzero(change) + 1, len(src)].tolist()
     found: dict[tuple[int, int], list[tuple[int, int]]] = {}
     for begin, end in itertools.pairwise(first):
-        lag = (end - begin) // 4
-        if lag < 1:
+        lag = max((end - begin) // share, 1)
+        if end - begin <= lag:
             continue
         run = window[begin + lag : end] - window[begin : end - lag]
         rise = bound[begin + lag : end] - bound[begin : end - lag]
@@ -264,10 +280,10 @@ class _Grid:
         engine: Engine,
     ) -> None:
         self._crossings = crossings
-        self._base = base
-        self._bits = bits
+        self.base = base
+        self.bits = bits
         self._windows = windows
-        self._fixed = fixed
+        self.fixed = fixed
         self._engine = engine
         self.slope: Int = np.zeros(len(base), dtype=np.int64)
         self.contradictions: list[Contradiction] = []
@@ -276,8 +292,8 @@ class _Grid:
     def aggregate(self) -> dict[str, Int]:
         """Returns the tightest bound of every pair of windows, in a fixed order."""
         used = self._crossings
-        source = used.src_ns - self._base[used.src_epoch]
-        target = used.dst_ns - self._base[used.dst_epoch]
+        source = used.src_ns - self.base[used.src_epoch]
+        target = used.dst_ns - self.base[used.dst_epoch]
         rows = self._engine.query(
             "aggregate",
             crossings={
@@ -288,12 +304,12 @@ class _Grid:
                 "gap": target - source - used.min_ns,
             },
             epochs={
-                "epoch": np.arange(len(self._base), dtype=np.int64),
+                "epoch": np.arange(len(self.base), dtype=np.int64),
                 "slope": self.slope,
-                "soft": np.where(self._fixed, 0, SOFT_DRIFT),
-                "hard": np.where(self._fixed, 0, HARD_DRIFT),
+                "soft": np.where(self.fixed, 0, SOFT_DRIFT),
+                "hard": np.where(self.fixed, 0, HARD_DRIFT),
             },
-            settings={"bits": np.array([self._bits], dtype=np.int64)},
+            settings={"bits": np.array([self.bits], dtype=np.int64)},
         )
         keys = ("dst_window", "src_window", "dst_epoch", "src_epoch")
         order = np.lexsort(tuple(rows[key] for key in keys))
@@ -304,24 +320,24 @@ class _Grid:
         src = rows["src_epoch"] * self._windows + rows["src_window"]
         dst = rows["dst_epoch"] * self._windows + rows["dst_window"]
         flat = soft.reshape(-1)
-        step = (self.slope << self._bits) >> 30
+        step = (self.slope << self.bits) >> 30
         drift = np.where(soft[:, 1:] & soft[:, :-1], SOFT_DRIFT, HARD_DRIFT)
-        slack = ((drift << self._bits) >> 30) + 1
-        slack[self._fixed] = 0
+        slack = ((drift << self.bits) >> 30) + 1
+        slack[self.fixed] = 0
         return Constraints(
             src=src,
             dst=dst,
             bound=np.where(flat[src] & flat[dst], rows["soft"], rows["hard"]),
             up=step[:, None] + slack,
             down=slack - step[:, None],
-            fixed=self._fixed,
+            fixed=self.fixed,
         )
 
     def hard_bounds(self) -> tuple[Int, Int]:
         """Returns lowest and highest origins (E, K); edges that contradict the rest are taken out first."""
         while True:
             self._rows = self.aggregate()
-            constraints = self._constraints(np.zeros((len(self._base), self._windows), dtype=bool))
+            constraints = self._constraints(np.zeros((len(self.base), self._windows), dtype=bool))
             try:
                 return solver.lowest(constraints), solver.highest(constraints)
             except InfeasibleError as error:
@@ -330,7 +346,7 @@ class _Grid:
     def _give_up(self, error: InfeasibleError) -> None:
         """Takes the least trusted edge of a contradiction out: the one furthest below its pair's habit."""
         rows = self._rows
-        pair = rows["src_epoch"] * len(self._base) + rows["dst_epoch"]
+        pair = rows["src_epoch"] * len(self.base) + rows["dst_epoch"]
 
         def oddness(row: int) -> tuple[int, int]:
             usual = int(np.median(rows["hard"][pair == pair[row]]))
@@ -338,13 +354,13 @@ class _Grid:
 
         worst = max((int(row) for row in error.rows), key=oddness)
         used = self._crossings
-        source = used.src_ns - self._base[used.src_epoch]
-        target = used.dst_ns - self._base[used.dst_epoch]
+        source = used.src_ns - self.base[used.src_epoch]
+        target = used.dst_ns - self.base[used.dst_epoch]
         inside = np.flatnonzero(
             (used.src_epoch == rows["src_epoch"][worst])
             & (used.dst_epoch == rows["dst_epoch"][worst])
-            & (source >> self._bits == rows["src_window"][worst])
-            & (target >> self._bits == rows["dst_window"][worst])
+            & (source >> self.bits == rows["src_window"][worst])
+            & (target >> self.bits == rows["dst_window"][worst])
         )
         gap = (target - source - used.min_ns)[inside]
         loser = inside[np.argmin(gap)]
@@ -355,8 +371,8 @@ class _Grid:
 
     def estimate(self, low: Int, high: Int) -> Int:
         """Returns the middle of what is possible when clocks also keep to the soft drift where they can."""
-        soft = np.ones((len(self._base), self._windows), dtype=bool)
-        for attempt in range(_SOFT_ATTEMPTS + len(self._base)):
+        soft = np.ones((len(self.base), self._windows), dtype=bool)
+        for attempt in range(_SOFT_ATTEMPTS + len(self.base)):
             constraints = self._constraints(soft)
             try:
                 low, high = solver.lowest(constraints), solver.highest(constraints)

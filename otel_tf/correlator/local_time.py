@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pyarrow as pa
 
+from otel_tf.correlator.clockwork import ClockStep
 from otel_tf.correlator.columns import Columns, Int, codes, integers
 
 __all__ = ["local_times"]
@@ -14,10 +17,11 @@ __all__ = ["local_times"]
 _STEP_NS = 1_000_000
 
 
-def local_times(columns: Columns, clocks: pa.Table) -> Int:
-    """Returns the local time of every event, ns (2N,): wall time as long as the wall clock did not step.
+def local_times(columns: Columns, clocks: pa.Table) -> tuple[Int, tuple[ClockStep, ...]]:
+    """Returns the local time of every event, ns (2N,), and the steps that it is rid of.
 
-    Where a domain's wall clock stepped against its monotonic clock, local time goes on as before the step.
+    Local time is wall time as long as the wall clock did not step against the monotonic one; then it goes
+    on as before the step.
 
     Args:
         columns: The spans.
@@ -25,7 +29,8 @@ def local_times(columns: Columns, clocks: pa.Table) -> Int:
     """
     local = np.empty(2 * columns.count, dtype=np.int64)
     local[0::2] = columns.start_ns
-    local[1::2] = np.maximum(columns.end_ns, columns.start_ns)
+    local[1::2] = columns.end_ns
+    steps: list[ClockStep] = []
     domain = columns.timeline_domain[columns.timeline]
     clock_domain, names = codes(clocks["domain"])
     snapshots = integers(clocks["mono_ns"]), integers(clocks["wall_ns"])
@@ -40,7 +45,11 @@ def local_times(columns: Columns, clocks: pa.Table) -> Int:
             continue
         everyone = np.flatnonzero(domain == number)
         _straighten(columns, local, everyone, levels)
-    return local
+        steps += [
+            ClockStep(number, since + before, level - before)
+            for (_, before), (since, level) in itertools.pairwise(levels)
+        ]
+    return local, tuple(steps)
 
 
 def _levels(mono: Int, wall: Int) -> list[tuple[int, int]]:

@@ -12,8 +12,10 @@ import pyarrow.compute as pc
 from otel_tf.correlator.adjust import Adjusted, Quarantine, adjust, busiest_domain, last_entrants
 from otel_tf.correlator.answers import Answers, answer
 from otel_tf.correlator.clock_tables import clock_report, clock_table
+from otel_tf.correlator.clockwork import whole_clocks
 from otel_tf.correlator.columns import Columns, Int, codes, from_spans
 from otel_tf.correlator.edges import KINDS, Barriers, Edges, barriers, causal_edges
+from otel_tf.correlator.epochs import split
 from otel_tf.correlator.local_time import local_times
 from otel_tf.correlator.order import linear_order
 from otel_tf.correlator.program import program_order
@@ -71,12 +73,16 @@ def correlate_tables(
     columns = from_spans(ingested.spans)
     if reference is not None and reference not in columns.domains:
         raise UserError(f"no clock domain {reference!r}; there are: {', '.join(columns.domains) or 'none'}")
-    local = local_times(columns, ingested.clocks)
+    local, steps = local_times(columns, ingested.clocks)
     found = causal_edges(columns, local, ingested.links, runner)
     met = barriers(columns)
-    program = program_order(columns, local, found)
     keep = busiest_domain(columns, found, met) if reference is None else columns.domains.index(reference)
-    adjusted = adjust(columns, local, found, met, program, reference=keep, engine=runner)
+    work = split(columns, whole_clocks(columns, local, steps), found, met, reference=keep, engine=runner)
+    if len(work.domain) > len(columns.domains):
+        # Which children were waited for is told by readings, and those of stepped clocks were wrong.
+        found = causal_edges(columns, work.local_ns, ingested.links, runner)
+    program = program_order(columns, work.local_ns, found)
+    adjusted = adjust(columns, work, found, met, program, reference=keep, engine=runner)
     rank = linear_order(adjusted.by_position, program)
     answers = answer(ingested.spans, columns, met, rank, adjusted.time_ns)
     edges = _between_spans(adjusted.edges, met, adjusted.time_ns, columns.count)

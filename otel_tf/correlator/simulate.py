@@ -151,7 +151,7 @@ def simulate(scenario: Scenario) -> Simulated:
             "kind": plan.kind[kept].astype(np.int8),
             "status": np.zeros(len(kept), np.int8),
             "start_ns": read_start[kept],
-            "end_ns": np.maximum(read_end[kept], read_start[kept]),
+            "end_ns": read_end[kept],
             "service": _texts(np.zeros(len(kept), np.int32), ("simulated",)),
             "run": _texts(np.zeros(len(kept), np.int32), (f"simulated-{scenario.seed}",)),
             "process": _processes(scenario, plan, lane[kept]),

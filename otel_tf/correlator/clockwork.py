@@ -1,0 +1,97 @@
+"""Events on clocks without steps: what the fit works on."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from otel_tf.correlator import clocks
+from otel_tf.correlator.columns import Columns, Int
+from otel_tf.correlator.edges import Barriers, Edges, barrier_pairs
+from otel_tf.correlator.resolution import resolutions
+
+__all__ = ["ClockStep", "Clockwork", "crossings", "whole_clocks"]
+
+
+@dataclasses.dataclass(frozen=True)
+class ClockStep:
+    """A step: the clock's domain, its reading just before, and by how much it jumped (forward > 0), ns."""
+
+    domain: int
+    at_ns: int
+    size_ns: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Clockwork:
+    """Events on clocks without steps.
+
+    Attributes:
+        epoch: Epoch of every event (2N,).
+        local_ns: Reading of every event with the steps taken out, to within what is known of their
+            sizes (2N,).
+        blur_ns: By how much an event's reading may be off, because of its format, or because it may be on
+            the other side of a step (2N,).
+        domain: Domain of every epoch (E,).
+        rank: How many epochs of the same domain come before it (E,).
+        taken_ns: What was taken out of an epoch's readings: reading − local (E,).
+        steps: The steps, in the order they were found.
+    """
+
+    epoch: Int
+    local_ns: Int
+    blur_ns: Int
+    domain: Int
+    rank: Int
+    taken_ns: Int
+    steps: tuple[ClockStep, ...]
+
+    def extents(self) -> clocks.Epochs:
+        """Returns first and last reading of every epoch."""
+        first = np.full(len(self.domain), np.iinfo(np.int64).max, dtype=np.int64)
+        last = np.full(len(self.domain), np.iinfo(np.int64).min, dtype=np.int64)
+        np.minimum.at(first, self.epoch, self.local_ns)
+        np.maximum.at(last, self.epoch, self.local_ns)
+        return clocks.Epochs(self.domain, first, last)
+
+
+def whole_clocks(columns: Columns, local: Int, steps: tuple[ClockStep, ...] = ()) -> Clockwork:
+    """Returns events on clocks that have not been found to step yet: one epoch a domain.
+
+    Args:
+        columns: The spans.
+        local: Local time of every event, ns (2N,).
+        steps: Steps that local time is rid of already.
+    """
+    domains = np.arange(len(columns.domains), dtype=np.int64)
+    return Clockwork(
+        epoch=np.repeat(columns.timeline_domain[columns.timeline].astype(np.int64), 2),
+        local_ns=local,
+        blur_ns=np.repeat(resolutions(columns)[columns.timeline], 2),
+        domain=domains,
+        rank=np.zeros_like(domains),
+        taken_ns=np.zeros_like(domains),
+        steps=steps,
+    )
+
+
+def crossings(work: Clockwork, edges: Edges, met: Barriers) -> clocks.Crossings:
+    """Returns the edges between clocks, readings' blur allowed for; a barrier's pairs are −1 − barrier."""
+    enter, leave, barrier = barrier_pairs(met)
+    src, dst = np.concatenate([edges.src, enter]), np.concatenate([edges.dst, leave])
+    number = np.concatenate([np.arange(len(edges), dtype=np.int64), -1 - barrier])
+    least = np.concatenate([edges.min_ns, np.full(len(enter), 2, np.int64)])
+    src_epoch, dst_epoch = work.epoch[src], work.epoch[dst]
+    other = work.domain[src_epoch] != work.domain[dst_epoch]
+    src, dst = src[other], dst[other]
+    return clocks.Crossings(
+        src_epoch=src_epoch[other],
+        dst_epoch=dst_epoch[other],
+        src_ns=work.local_ns[src],
+        dst_ns=work.local_ns[dst],
+        min_ns=least[other] - work.blur_ns[src] - work.blur_ns[dst],
+        edge=number[other],
+        src=src,
+        dst=dst,
+    )

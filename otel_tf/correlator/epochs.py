@@ -1,0 +1,191 @@
+"""Epochs: every clock cut at its certified steps, and every event put on one side of each cut.
+
+Which of a pair's clocks stepped is a vote: a clock that steps does so against everybody at once; against the
+reference it is always the other one. Which events come before the step is certain for those whose edges
+certified it; sequence numbers, then readings decide for the rest, and what stays open gets a wider bar.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from otel_tf.correlator import clocks
+from otel_tf.correlator.clockwork import ClockStep, Clockwork, crossings
+from otel_tf.correlator.columns import Columns, Int
+from otel_tf.correlator.edges import Barriers, Edges
+from otel_tf.correlator.sides import AFTER, BEFORE, sides
+from otel_tf.correlator.steps import Bounds, Step, first_step
+
+if TYPE_CHECKING:
+    from otel_tf.correlator.engines.duckdb import Engine
+
+__all__ = ["split"]
+
+#: More steps than that in one clock are noise in disguise.
+_MOST_ROUNDS = 64
+
+
+@dataclasses.dataclass(frozen=True)
+class _Found:
+    """A step of one pair of epochs: the crossings in its order, and where in them it is."""
+
+    pair: tuple[int, int]
+    order: Int
+    step: Step
+
+
+def split(
+    columns: Columns,
+    work: Clockwork,
+    edges: Edges,
+    met: Barriers,
+    *,
+    reference: int,
+    engine: Engine,
+) -> Clockwork:
+    """Returns ``work`` with its clocks cut at every certified step.
+
+    Args:
+        columns: The spans.
+        work: Events on whole clocks: epoch = domain.
+        edges: Edges between them.
+        met: Barriers.
+        reference: Domain that is kept: a step against it is the other's.
+        engine: Runs the statements.
+    """
+    for _ in range(_MOST_ROUNDS):
+        crossing = crossings(work, edges, met)
+        found = _find(crossing, work.extents(), reference, engine)
+        if not found:
+            return work
+        for epoch, evidence in _blame(found, crossing, reference).items():
+            work = _cut(columns, work, crossing, epoch, evidence)
+    return work
+
+
+def _find(crossing: clocks.Crossings, epochs: clocks.Epochs, reference: int, engine: Engine) -> list[_Found]:
+    """Returns the first certified step of every pair of epochs that has one."""
+    if not len(crossing.edge):
+        return []
+    slope = clocks.slopes(crossing, epochs, reference, engine)
+    low = np.minimum(crossing.src_epoch, crossing.dst_epoch)
+    high = np.maximum(crossing.src_epoch, crossing.dst_epoch)
+    upward = crossing.src_epoch == low
+    value = crossing.dst_ns - crossing.src_ns - crossing.min_ns
+    value -= _gained(slope, crossing.src_epoch, crossing.src_ns - epochs.first_ns[crossing.src_epoch])
+    value += _gained(slope, crossing.dst_epoch, crossing.dst_ns - epochs.first_ns[crossing.dst_epoch])
+    # shift(low) − shift(high): an edge from low to high bounds it from above, one back from below.
+    value = np.where(upward, value, -value)
+    at_low = np.where(upward, crossing.src_ns, crossing.dst_ns)
+    at_high = np.where(upward, crossing.dst_ns, crossing.src_ns)
+    pair = low * len(epochs.domain) + high
+    by_pair = np.argsort(pair, kind="stable")
+    bounds = np.flatnonzero(np.diff(pair[by_pair])) + 1
+    found = []
+    for rows in np.split(by_pair, bounds):
+        a, b = int(low[rows[0]]), int(high[rows[0]])
+        drift = clocks.HARD_DRIFT * (1 if reference in (a, b) else 2)
+        # A clock that steps backwards makes its own readings a wrong order: the other's are used, the
+        # reference's if it is one of the two, else whichever order needs less explaining.
+        clocks_to_try = [at_low] if a == reference else [at_high] if b == reference else [at_low, at_high]
+        best: tuple[int, _Found | None] | None = None
+        for at in clocks_to_try:
+            order = rows[np.lexsort((crossing.edge[rows], at[rows]))]
+            step, breaks = first_step(Bounds(upward[order], value[order], at[order], drift))
+            if best is None or breaks < best[0]:
+                best = breaks, None if step is None else _Found((a, b), order, step)
+        if best is not None and best[1] is not None:
+            found.append(best[1])
+    return found
+
+
+def _gained(slope: Int, epoch: Int, since_first: Int) -> Int:
+    """Returns what an epoch's shift has gained by its slope since its first reading, ns."""
+    gained: Int = (since_first >> 10) * slope[epoch] >> 20
+    return gained
+
+
+def _interval(found: _Found, crossing: clocks.Crossings, epoch: int) -> tuple[int, int]:
+    """Returns readings of ``epoch`` that enclose a step, the jump itself included."""
+    rows = found.order[found.step.before : found.step.after + 1]
+    mine = np.where(crossing.src_epoch[rows] == epoch, crossing.src_ns[rows], crossing.dst_ns[rows])
+    size = abs(found.step.size_ns)
+    return int(mine.min()) - size, int(mine.max()) + size
+
+
+def _blame(found: list[_Found], crossing: clocks.Crossings, reference: int) -> dict[int, list[_Found]]:
+    """Returns the epochs that stepped, each with the pairs that certify its first step."""
+    intervals = {
+        (number, epoch): _interval(item, crossing, epoch)
+        for number, item in enumerate(found)
+        for epoch in item.pair
+    }
+
+    def together(epoch: int, number: int) -> list[int]:
+        begin, end = intervals[number, epoch]
+        return [
+            other
+            for other, item in enumerate(found)
+            if epoch in item.pair
+            and intervals[other, epoch][0] <= end
+            and intervals[other, epoch][1] >= begin
+        ]
+
+    blamed: dict[int, list[int]] = {}
+    for number, item in enumerate(found):
+        votes = {epoch: len(together(epoch, number)) for epoch in item.pair if epoch != reference}
+        guilty = max(votes, key=lambda epoch: (votes[epoch], epoch))
+        blamed.setdefault(guilty, []).append(number)
+    result = {}
+    for epoch, numbers in blamed.items():
+        # One step at a time: the earliest by the clock's own readings, and all that saw the same one.
+        earliest = min(numbers, key=lambda number: intervals[number, epoch])
+        result[epoch] = [found[number] for number in together(epoch, earliest) if number in numbers]
+    return result
+
+
+def _cut(
+    columns: Columns, work: Clockwork, crossing: clocks.Crossings, epoch: int, evidence: list[_Found]
+) -> Clockwork:
+    """Returns ``work`` with ``epoch`` cut in two where the evidence says."""
+    label = np.zeros(len(work.epoch), dtype=np.int8)
+    jumps = []
+    for item in evidence:
+        mine = np.where(
+            crossing.src_epoch[item.order] == epoch, crossing.src[item.order], crossing.dst[item.order]
+        )
+        label[mine[: item.step.before + 1]] = BEFORE
+        label[mine[item.step.after :]] = AFTER
+        # D = shift(a) − shift(b), and a shift falls when its clock jumps forward.
+        jumps.append(-item.step.size_ns if item.pair[0] == epoch else item.step.size_ns)
+    size = int(np.median(jumps))
+    events = np.flatnonzero(work.epoch == epoch)
+    side, unsure = sides(columns, work.local_ns, events, label, size)
+    after = events[side == AFTER]
+    before = events[side == BEFORE]
+    if not len(after) or not len(before) or size == 0:
+        return work
+    number, domain = len(work.domain), int(work.domain[epoch])
+    new_epoch, local, blur = work.epoch.copy(), work.local_ns.copy(), work.blur_ns.copy()
+    new_epoch[after] = number
+    at = int(work.local_ns[before].max()) if size > 0 else int(work.local_ns[before[label[before] > 0]].max())
+    rank = np.append(work.rank, work.rank[epoch] + 1)
+    rank[:-1][(work.domain == domain) & (work.rank > work.rank[epoch])] += 1
+    # The size is known to within a round trip; readings taken out by it must not run into each other.
+    taken = size - max(int(local[before].max()) - int(local[after].min()) + size, 0)
+    later = (rank > work.rank[epoch]) & (np.append(work.domain, domain) == domain)
+    local[later[new_epoch]] -= taken
+    taken_ns = np.append(work.taken_ns, work.taken_ns[epoch]) + np.where(later, taken, 0)
+    blur[events[unsure]] += abs(size)
+    return Clockwork(
+        new_epoch,
+        local,
+        blur,
+        np.append(work.domain, domain),
+        rank,
+        taken_ns,
+        (*work.steps, ClockStep(domain, at, size)),
+    )
