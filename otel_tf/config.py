@@ -100,6 +100,20 @@ def _parse(text: str, kind: type) -> Any:
     return text.strip()
 
 
+def _argument(name: str, given: Any, field: dataclasses.Field[Any]) -> Any:
+    kind: type = field.metadata["kind"]
+    try:
+        if isinstance(given, str):
+            return _parse(given, kind)
+        if kind is Path:
+            return Path(given)
+        if type(given) is not kind:
+            raise ValueError(f"not of type {kind.__name__}")
+        return _parse(str(given), kind) if kind is int else given
+    except (ValueError, TypeError) as error:
+        raise UserError(f"{name}={given!r} ({field.metadata['env']}) cannot be used: {error}") from error
+
+
 def resolve(environ: Mapping[str, str] | None = None, **arguments: Any) -> Settings:
     """Returns the settings in force from arguments, environment variables and defaults.
 
@@ -108,7 +122,8 @@ def resolve(environ: Mapping[str, str] | None = None, **arguments: Any) -> Setti
         **arguments: Fields of `Settings` given in code; ``None`` counts as not given.
 
     Raises:
-        UserError: An argument is no setting. (A bad variable only warns: it must not stop a training.)
+        UserError: An argument is no setting, or not what the setting can be. (A bad variable only warns:
+            it must not stop a training.)
     """
     environ = os.environ if environ is None else environ
     known = {field.name: field for field in rows()}
@@ -123,7 +138,7 @@ def resolve(environ: Mapping[str, str] | None = None, **arguments: Any) -> Setti
         values[name], origins[name] = field.default, "default"
         given = arguments.get(name)
         if given is not None:
-            values[name], origins[name] = (Path(given) if kind is Path else kind(given)), "argument"
+            values[name], origins[name] = _argument(name, given, field), "argument"
             continue
         text = environ.get(env, "")
         if text.strip():
