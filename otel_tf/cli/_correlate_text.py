@@ -20,8 +20,8 @@ def _head(report: dict[str, Any]) -> str:
     seconds = report.get("seconds", {})
     took = " + ".join(f"{name} {value:.1f} s" for name, value in seconds.items())
     lines = [
-        f"Run {report['run_id'] or '(unnamed)'}: {report['spans']:,} spans of {report['processes']:,} processes "
-        f"on {report['domains']:,} clocks, {report['edges']:,} edges ({took})",
+        f"Run {report['run_id'] or '(unnamed)'}: {report['spans']:,} spans of {report['processes']:,} "
+        f"processes on {report['domains']:,} clocks, {report['edges']:,} edges ({took})",
         f"Order: {_violations(report['violations'])}. The wall clocks alone put "
         f"{report['wall_clock_inversions']:,} edges the wrong way round.",
     ]
@@ -89,7 +89,7 @@ def _clocks(report: dict[str, Any]) -> str:
                 _signed_ns(clock.get("offset_ns")),
                 "?" if clock.get("error_ns") is None else f"± {_ns(clock['error_ns'])}",
                 "-" if clock.get("drift_ppm") is None else f"{clock['drift_ppm']:+.2f} ppm",
-                "-" if not stepped else f"{len(stepped)} ×: {_one_line(stepped[0])}",
+                "-" if not stepped else f"{len(stepped)} ×, {_signed_ns(stepped[0]['size_ns'])}",
             )
         )
     return _table(("CLOCK", "AHEAD BY", "ERROR", "DRIFT", "STEPPED"), rows) if rows else ""

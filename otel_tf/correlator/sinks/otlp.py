@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from otel_tf.correlator.sinks.draft import draft
 from otel_tf.correlator.sinks.encode import json_lines
 from otel_tf.correlator.sinks.logical import logical
 from otel_tf.errors import UserError
@@ -24,12 +25,9 @@ def write(result: Result, target: str, say: Callable[[str], None]) -> None:
     """
     path = Path(target)
     traces = logical(result)
-    draft = path.with_name(f".{path.name}.part")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with draft.open("wb") as file:
+        with draft(path) as part, part.open("wb") as file:
             file.writelines(line + b"\n" for line in json_lines(traces))
-        draft.replace(path)
     except OSError as error:
         raise UserError(f"otlp={target}: {error.strerror or error}") from None
     say(f"{len(traces.span_id):,} spans in {len(traces.traces):,} traces written to {path}")

@@ -16,6 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from otel_tf.correlator.sinks import layout
+from otel_tf.correlator.sinks.draft import draft
 from otel_tf.correlator.sources import ids
 from otel_tf.errors import UserError
 
@@ -71,17 +73,32 @@ def spans_table(correlated: pa.Table, links: pa.Table) -> pa.Table:
         "parent_span_id": pc.if_else(pa.array(parent == 0), pa.scalar(None, pa.string()), ids.to_hex(parent)),
     }
     names = [name for name in (*_SPANS, *_SPANS_AS_SOURCE) if name in made or name in spans.column_names]
-    return pa.table({name: made[name] if name in made else spans[name] for name in names})
+    return pa.table({name: made[name] if name in made else _as_seen(spans[name]) for name in names})
 
 
 def edges_table(edges: pa.Table, correlated: pa.Table) -> pa.Table:
-    """Returns edges between spans; an event's row is half its number."""
-    span_id = correlated["span_id"].to_numpy()
-    columns = {
-        name: ids.to_hex(span_id[edges[end].to_numpy() >> 1])
-        for name, end in (("src_span", "src"), ("dst_span", "dst"))
-    }
-    return pa.table({**columns, "kind": edges["kind"], "min_ns": edges["min_ns"]})
+    """Returns edges between spans in causal order of their sources; an event's row is half its number."""
+    src, dst = edges["src"].to_numpy(), edges["dst"].to_numpy()
+    order, span_id = correlated["order"].to_numpy(), correlated["span_id"].to_numpy()
+    code, names = layout.codes(edges["kind"].unify_dictionaries())
+    kind = np.argsort(np.argsort(names))[code]
+    min_ns = edges["min_ns"].to_numpy()
+    rows = np.lexsort([min_ns, kind, dst & 1, order[dst >> 1], src & 1, order[src >> 1]])
+    return pa.table(
+        {
+            "src_span": ids.to_hex(span_id[src[rows] >> 1]),
+            "dst_span": ids.to_hex(span_id[dst[rows] >> 1]),
+            "kind": _as_seen(edges["kind"].take(pa.array(rows))),
+            "min_ns": min_ns[rows],
+        }
+    )
+
+
+def _as_seen(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Returns a column with its dictionary, if it has one, in the order of the rows and not of the input."""
+    if not pa.types.is_dictionary(column.type):
+        return column
+    return column.cast(pa.string()).combine_chunks().dictionary_encode()
 
 
 def _link_lists(rows: int, links: pa.Table) -> pa.Array:
@@ -107,12 +124,9 @@ def write(result: Result, target: str, say: Callable[[str], None]) -> None:
     """
     folder = Path(target)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         for name, table in (("spans.parquet", result.spans), ("edges.parquet", result.edges)):
-            # Under another name first: a reader never sees half a file.
-            draft = folder / f".{name}.part"
-            _write_one(table, draft)
-            draft.replace(folder / name)
+            with draft(folder / name) as part:
+                _write_one(table, part)
     except OSError as error:
         raise UserError(f"parquet={target}: {error.strerror or error}") from None
     say(f"{result.spans.num_rows:,} spans and {result.edges.num_rows:,} edges written to {folder}")
