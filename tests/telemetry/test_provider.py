@@ -380,7 +380,7 @@ def test_another_packages_sampler(pipeline: Any, tmp_path: Path, monkeypatch: py
         "[opentelemetry_traces_sampler]\nevery_third = third_sampler:make\n"
     )
     (tmp_path / "site" / "third_sampler.py").write_text(
-        "from tests.telemetry.test_provider import EveryThird\n\n\ndef make(argument):\n    return EveryThird()\n"
+        f"from {__name__} import EveryThird\n\n\ndef make(argument):\n    return EveryThird()\n"
     )
     monkeypatch.syspath_prepend(tmp_path / "site")
     monkeypatch.setenv("OTEL_TRACES_SAMPLER", "every_third")
