@@ -131,7 +131,7 @@ class Network:
         where = self._spool.directory
         return (
             f"training goes on, and all spans lie in {where}; send them later with: "
-            f"otel-tf replay {where} --endpoint {endpoint or 'URL'}"
+            f"otel-tf replay {where} --endpoint {_as_option(endpoint)}"
         )
 
     def flush(self, timeout_s: float, *, provider: bool = True) -> bool:
@@ -174,3 +174,10 @@ class Network:
         self._shippers = None
         self._shaper = None
         self._provider = None
+
+
+def _as_option(endpoint: str) -> str:
+    if "://" in endpoint:
+        return endpoint
+    # The gRPC exporter's is a host and port; other exporters have none.
+    return "URL" if not endpoint or " " in endpoint else f"{endpoint} --protocol grpc"

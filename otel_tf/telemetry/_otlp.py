@@ -13,7 +13,7 @@ import contextlib
 import datetime
 import email.utils
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from otel_tf.telemetry._sinks import ExporterSink, Outcome, quiet
@@ -21,7 +21,7 @@ from otel_tf.telemetry._sinks import ExporterSink, Outcome, quiet
 if TYPE_CHECKING:
     from otel_tf.telemetry._batch import Batch
 
-__all__ = ["OtlpSink", "Sender", "sender"]
+__all__ = ["OtlpSink", "Sender", "sender", "why"]
 
 #: https://opentelemetry.io/docs/specs/otlp/#retryable-response-codes
 _RETRY_HTTP = frozenset({429, 502, 503, 504})
@@ -29,7 +29,6 @@ _RETRY_HTTP = frozenset({429, 502, 503, 504})
 _RETRY_GRPC = frozenset(
     {"CANCELLED", "DEADLINE_EXCEEDED", "ABORTED", "OUT_OF_RANGE", "UNAVAILABLE", "DATA_LOSS"}
 )
-_GRPC_METHOD = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
 
 
 class Sender(Protocol):
@@ -42,12 +41,17 @@ class Sender(Protocol):
 
 
 class OtlpSink:
-    """An OTLP exporter, fed with bytes where its inside allows, with SDK spans elsewhere."""
+    """An OTLP exporter, fed with bytes where its inside allows, with SDK spans elsewhere.
+
+    Args:
+        name: The exporter's name, for people.
+        make: Makes the exporter.
+    """
 
     acknowledges = True
 
-    def __init__(self, kind: str, cls: Any) -> None:
-        self._public = ExporterSink(kind, cls, acknowledges=True)
+    def __init__(self, name: str, make: Callable[[], Any]) -> None:
+        self._public = ExporterSink(name, make)
         self._sender: Sender | None = None
         self._known = False
 
@@ -58,25 +62,39 @@ class OtlpSink:
 
     def deliver(self, batch: Batch, timeout_s: float | None) -> Outcome:
         """Sends the batch."""
-        try:
-            if not self._known:
-                self._sender = sender(self._public.exporter())
-                self._known = True
-            if self._sender is None:
-                return self._public.deliver(batch, timeout_s)
-            with quiet():
-                outcome = self._sender.send(batch.payload(), timeout_s)
-        except Exception as error:
-            return Outcome(accepted=False, reason=f"{type(error).__name__}: {error}")
-        if outcome.retry and isinstance(self._sender, GrpcSender):
-            # A channel that failed waits up to two minutes before it connects again; a new one does not.
-            self.close()
+        outcome = self._attempt(batch.payload, timeout_s)
+        return self._public.deliver(batch, timeout_s) if outcome is None else outcome
+
+    def send(self, payload: bytes) -> Outcome:
+        """Sends a request that exists only as bytes."""
+        outcome = self._attempt(lambda: payload, None)
+        if outcome is None:
+            return Outcome(
+                accepted=False, reason=f"{self.target} is of an unknown version and takes no bytes"
+            )
         return outcome
 
     def close(self) -> None:
         """Closes the connection; the next batch makes a new one."""
         self._sender, self._known = None, False
         self._public.close()
+
+    def _attempt(self, payload: Callable[[], bytes], timeout_s: float | None) -> Outcome | None:
+        """Makes one attempt with bytes; None where the exporter cannot be made to take them."""
+        try:
+            if not self._known:
+                self._sender = sender(self._public.exporter())
+                self._known = True
+            if self._sender is None:
+                return None
+            with quiet():
+                outcome = self._sender.send(payload(), timeout_s)
+        except Exception as error:
+            return Outcome(accepted=False, reason=f"{type(error).__name__}: {error}")
+        if outcome.retry and isinstance(self._sender, GrpcSender):
+            # A channel that failed waits up to two minutes before it connects again; a new one does not.
+            self.close()
+        return outcome
 
 
 def sender(exporter: Any) -> Sender | None:
@@ -107,7 +125,7 @@ class HttpClientSender:
         if result.status_code is not None:
             return _http_outcome(result.status_code, result.reason, result.headers(), result.content())
         return Outcome(
-            accepted=False, retry=bool(self._connection_error(result.error)), reason=_why(result.error)
+            accepted=False, retry=bool(self._connection_error(result.error)), reason=why(result.error)
         )
 
 
@@ -134,33 +152,37 @@ class HttpSessionSender:
             response = self._export(payload)
         except requests.exceptions.RequestException as error:
             connection = isinstance(error, (requests.exceptions.ConnectionError, requests.exceptions.Timeout))
-            return Outcome(accepted=False, retry=connection, reason=_why(error))
+            return Outcome(accepted=False, retry=connection, reason=why(error))
         return _http_outcome(response.status_code, response.reason, response.headers, response.content)
 
 
 class GrpcSender:
-    """The gRPC exporter: its channel, with our bytes in place of a message to serialize.
+    """The gRPC exporter: its stub, which takes the official message.
 
     Raises:
         AttributeError: This exporter is built otherwise.
     """
 
     def __init__(self, exporter: Any) -> None:
-        channel = exporter._channel
+        self._call = exporter._client.Export
         self.endpoint = str(exporter._endpoint)
         self._headers = exporter._headers
         self._timeout_s = float(exporter._timeout)
-        self._call = channel.unary_unary(_GRPC_METHOD)
 
     def send(self, payload: bytes, timeout_s: float | None) -> Outcome:
         """Makes one call."""
         import grpc  # type: ignore[import-untyped]
+        from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
         try:
-            answer = self._call(payload, metadata=self._headers, timeout=_shorter(self._timeout_s, timeout_s))
+            answer = self._call(
+                request=ExportTraceServiceRequest.FromString(payload),
+                metadata=self._headers,
+                timeout=_shorter(self._timeout_s, timeout_s),
+            )
         except grpc.RpcError as error:
             return _grpc_outcome(error)
-        return _partial(answer)
+        return _partial(answer.partial_success)
 
 
 _SENDERS: tuple[type[HttpClientSender | HttpSessionSender | GrpcSender], ...] = (
@@ -174,7 +196,7 @@ def _shorter(own_s: float, timeout_s: float | None) -> float:
     return own_s if timeout_s is None else max(min(own_s, timeout_s), 0.01)
 
 
-def _why(error: BaseException | None) -> str:
+def why(error: BaseException | None) -> str:
     """Returns the innermost cause: 'Connection refused' says more than the layers around it."""
     seen = error
     while seen is not None:
@@ -192,7 +214,7 @@ def _why(error: BaseException | None) -> str:
 
 def _http_outcome(status: int, reason: str | None, headers: Mapping[str, str], body: bytes) -> Outcome:
     if 200 <= status < 300:
-        return _partial(body)
+        return _http_accepted(body)
     said = f"HTTP {status} {reason or ''}".strip()
     if status in _RETRY_HTTP:
         return Outcome(
@@ -216,19 +238,21 @@ def _retry_after(value: str | None) -> float | None:
     return None
 
 
-def _partial(body: bytes) -> Outcome:
-    """Reads ``ExportTraceServiceResponse``: what was rejected must not be sent again."""
-    if not body:
-        return Outcome(accepted=True)
+def _http_accepted(body: bytes) -> Outcome:
     from google.protobuf.message import DecodeError
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
+    if not body:
+        return Outcome(accepted=True)
     try:
-        answer = ExportTraceServiceResponse.FromString(body)
+        return _partial(ExportTraceServiceResponse.FromString(body).partial_success)
     except DecodeError:
         # Some endpoints answer 200 with a text of their own.
         return Outcome(accepted=True)
-    partial = answer.partial_success
+
+
+def _partial(partial: Any) -> Outcome:
+    """Reads ``ExportTracePartialSuccess``: what was rejected must not be sent again."""
     return Outcome(accepted=True, rejected=int(partial.rejected_spans), reason=partial.error_message)
 
 

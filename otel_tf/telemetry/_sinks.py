@@ -65,8 +65,9 @@ class Sink(Protocol):
 class ExporterSink:
     """Any exporter, through its public ``export``."""
 
-    def __init__(self, name: str, make: Callable[[], Any], *, acknowledges: bool = False) -> None:
-        self.acknowledges = acknowledges
+    acknowledges = False
+
+    def __init__(self, name: str, make: Callable[[], Any]) -> None:
         self._name = name
         self._make = make
         self._exporter: Any = None

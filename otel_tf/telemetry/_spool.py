@@ -17,7 +17,7 @@ import threading
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["CLOCKS_SUFFIX", "SENT_SUFFIX", "TRACES_SUFFIX", "LineFile", "Place", "Spool"]
+__all__ = ["CLOCKS_SUFFIX", "SENT_SUFFIX", "TRACES_SUFFIX", "LineFile", "Place", "Spool", "acknowledgement"]
 
 _logger = logging.getLogger("otel_tf")
 
@@ -31,6 +31,16 @@ class Place(NamedTuple):
 
     offset: int
     length: int
+
+
+def acknowledgement(place: Place, spans: int, rejected: int = 0, via: str = "otlp") -> bytes:
+    """Returns a line of the ledger; see `Spool.acknowledge`."""
+    entry: dict[str, int | str] = {"offset": place.offset, "length": place.length, "spans": spans}
+    if rejected:
+        entry["rejected"] = rejected
+    if via != "otlp":
+        entry["via"] = via
+    return json.dumps(entry, separators=(",", ":")).encode() + b"\n"
 
 
 class LineFile:
@@ -128,11 +138,7 @@ class Spool:
             rejected: Spans of it that the endpoint refused for good.
             via: ``otlp``, or ``provider`` where the program's own tracer provider took them over.
         """
-        entry = {"offset": place.offset, "length": place.length, "spans": spans}
-        if rejected:
-            entry["rejected"] = rejected
-        text = json.dumps({**entry, "via": via} if via != "otlp" else entry, separators=(",", ":"))
-        self.write(SENT_SUFFIX, text.encode() + b"\n")
+        self.write(SENT_SUFFIX, acknowledgement(place, spans, rejected, via))
 
     def close(self) -> None:
         """Closes the files; a later write opens them again."""

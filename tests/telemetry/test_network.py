@@ -16,7 +16,7 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
 from otel_tf.telemetry import SpanError, _pipeline, _shipper
-from tests.telemetry.conftest import DEAD, Collector, record_step, spool_spans, step_layout, until
+from tests.telemetry.support import DEAD, Collector, record_step, spool_spans, step_layout, until
 from tests.telemetry.test_pipeline import program, run_python
 
 

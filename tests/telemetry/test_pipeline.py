@@ -17,7 +17,7 @@ import pytest
 from otel_tf import _guard, config
 from otel_tf.identity import identify
 from otel_tf.telemetry import Layout, SpanError, _pipeline, start
-from tests.telemetry.conftest import (
+from tests.telemetry.support import (
     DEAD,
     attributes_of,
     record_step,

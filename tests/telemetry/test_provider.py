@@ -29,7 +29,7 @@ from opentelemetry.sdk.trace.sampling import (
 
 from otel_tf import ids
 from otel_tf.telemetry import SpanError, SpanKind, SpanLink
-from tests.telemetry.conftest import (
+from tests.telemetry.support import (
     Collector,
     attributes_of,
     record_step,
