@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import binascii
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -35,16 +37,26 @@ def from_arrow(ids: pa.Array, size: int) -> tuple[npt.NDArray[np.int64], npt.NDA
     chosen = ids if good_mask.all() else ids.filter(good)
     raw = _fixed(chosen, width)
     if is_text:
-        nibbles: npt.NDArray[np.uint8] = _NIBBLE[raw]
-        proper = (nibbles != _NO_DIGIT).all(axis=1)
-        raw = nibbles[:, 0::2] * np.uint8(16) + (nibbles[:, 1::2] & np.uint8(15))
-        raw[~proper] = 0
+        raw = _from_hex(raw)
     decoded: npt.NDArray[np.int64] = np.frombuffer(raw.tobytes(), ">i8").astype(np.int64)
     decoded = decoded.reshape(-1, size // 8)
     good_mask[good_mask] = (decoded != 0).any(axis=1)
     words = np.zeros((len(ids), size // 8), np.int64)
     words[good_mask] = decoded[(decoded != 0).any(axis=1)]
     return words, good_mask
+
+
+def _from_hex(digits: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    """Returns rows of hex digits as rows of bytes; zeros where one is no digit."""
+    try:
+        data = binascii.unhexlify(digits.data)
+        return np.frombuffer(data, np.uint8).reshape(len(digits), digits.shape[1] // 2)
+    except binascii.Error:
+        nibbles: npt.NDArray[np.uint8] = _NIBBLE[digits]
+        proper = (nibbles != _NO_DIGIT).all(axis=1)
+        raw = nibbles[:, 0::2] * np.uint8(16) + (nibbles[:, 1::2] & np.uint8(15))
+        raw[~proper] = 0
+        return raw
 
 
 def _fixed(values: pa.Array, width: int) -> npt.NDArray[np.uint8]:

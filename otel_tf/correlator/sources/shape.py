@@ -36,6 +36,12 @@ _MESSAGES: dict[str, list[tuple[str, int, str, bool]]] = {
         ("kvlistValue", 6, "ScalarMap", False),
         ("bytesValue", 7, "bytes", False),
     ],
+    "Plain": [
+        ("stringValue", 1, "string", False),
+        ("boolValue", 2, "bool", False),
+        ("intValue", 3, "int64", False),
+        ("doubleValue", 4, "double", False),
+    ],
     "Attribute": [("key", 1, "string", False), ("value", 2, "Value", False)],
     "Link": [("traceId", 1, "bytes", False), ("spanId", 2, "bytes", False)],
     "Status": [("message", 2, "string", False), ("code", 3, "int32", False)],
@@ -57,7 +63,7 @@ _MESSAGES: dict[str, list[tuple[str, int, str, bool]]] = {
     "ResourceSpans": [("resource", 1, "Resource", False), ("scopeSpans", 2, "ScopeSpans", True)],
     "TracesData": [("resourceSpans", 1, "ResourceSpans", True)],
 }
-_ONEOF = ("Scalar", "Value")  # which of their fields is set matters, also when it is 0 or ""
+_ONEOF = ("Plain", "Scalar", "Value")  # which of their fields is set matters, also when it is 0 or ""
 
 _JSON_LEAF = {
     "string": pa.string(),
@@ -71,20 +77,25 @@ _JSON_LEAF = {
 }
 
 
-def _json_type(name: str) -> pa.DataType:
+def _json_type(name: str, values: str) -> pa.DataType:
     if name in _JSON_LEAF:
         return _JSON_LEAF[name]
     fields = []
-    for field, _, kind, repeated in _MESSAGES[name]:
-        inner = _json_type(kind)
+    for field, _, kind, repeated in _MESSAGES[values if name == "Value" else name]:
+        # A resource is there once for many spans, and often has lists.
+        inner = _json_type(kind, "Value" if kind == "Resource" else values)
         fields.append(pa.field(field, pa.list_(inner) if repeated else inner))
     return pa.struct(fields)
 
 
 @cache
-def json_schema() -> pa.Schema:
-    """Returns the schema of one OTLP/JSON line; ``result`` is where Jaeger's v3 answers have it."""
-    traces = _json_type("TracesData")
+def json_schema(*, plain: bool = False) -> pa.Schema:
+    """Returns the schema of one OTLP/JSON line; ``result`` is where Jaeger's v3 answers have it.
+
+    Args:
+        plain: Of the attributes of spans, take no lists, maps and bytes: a fifth faster to parse.
+    """
+    traces = _json_type("TracesData", "Plain" if plain else "Value")
     return pa.schema([*traces, pa.field("result", traces)])
 
 
