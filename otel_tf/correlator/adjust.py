@@ -97,7 +97,8 @@ def adjust(
     epoch, blur = work.epoch, work.blur_ns
     model = fit(crossings(work, edges, met), work.extents(), reference, engine)
     shift, width = model.at(epoch, work.local_ns)
-    base = _in_program_order(work.local_ns + shift, program)
+    fitted = work.local_ns + shift
+    base = _in_program_order(fitted, program)
     last, barrier_ns = last_entrants(met, base)
     base = np.concatenate([base, barrier_ns + 1])
     epoch_all = np.concatenate([epoch, epoch[last]])
@@ -127,7 +128,11 @@ def adjust(
     known = np.concatenate([model.known[epoch], model.known[epoch[last]]])
     return Adjusted(
         time_ns=time_ns,
-        error_ns=np.where(known & (half < UNBOUNDED), half + np.abs(time_ns - base), UNBOUNDED),
+        error_ns=np.where(
+            known & (half < UNBOUNDED),
+            half + np.abs(time_ns - np.concatenate([fitted, barrier_ns + 1])),
+            UNBOUNDED,
+        ),
         by_position=time_ns[program.event],
         edges=kept,
         quarantine=aside.quarantine(),

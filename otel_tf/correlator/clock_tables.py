@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -70,10 +71,23 @@ def clock_report(columns: Columns, adjusted: Adjusted) -> list[dict[str, Any]]:
             item["offset_ns"] = -int(np.median(shift))
             item["drift_ppm"] = _drift(epoch[mine], at[mine], fit.shift_ns[epoch[mine], window[mine]])
             item["error_ns"] = int(np.median(np.maximum(above, below)))
-        found = sorted((step for step in work.steps if step.domain == number), key=lambda step: step.at_ns)
-        item["steps"] = [{"at_ns": step.at_ns, "size_ns": step.size_ns} for step in found]
+        item["steps"] = _steps(adjusted, number)
         result.append(item)
     return result
+
+
+def _steps(adjusted: Adjusted, domain: int) -> list[dict[str, int]]:
+    """Returns the steps of a domain: its reading before each, and the jump, as fitted where it was."""
+    fit, work = adjusted.clocks, adjusted.work
+    extents = work.extents()
+    found = [(step.at_ns, step.size_ns) for step in work.steps if step.domain == domain]
+    epochs = np.flatnonzero(work.domain == domain)
+    for old, new in itertools.pairwise(epochs[np.argsort(work.rank[epochs])].tolist()):
+        ends = np.array([extents.last_ns[old], extents.first_ns[new]])
+        shift, _ = fit.at(np.array([old, new]), ends)
+        jump = int(work.taken_ns[new] - work.taken_ns[old] - (shift[1] - shift[0]))
+        found.append((int(ends[0] + work.taken_ns[old]), jump))
+    return [{"at_ns": at, "size_ns": size} for at, size in sorted(found)]
 
 
 def _drift(epoch: Int, at: Int, shift: Int) -> float:

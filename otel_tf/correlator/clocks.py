@@ -10,7 +10,6 @@ also assumes `SOFT_DRIFT`, wherever that contradicts nothing.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,12 +17,13 @@ import numpy.typing as npt
 
 from otel_tf.correlator import solver
 from otel_tf.correlator.columns import Int
+from otel_tf.correlator.slopes import Slopes, slopes
 from otel_tf.correlator.solver import UNBOUNDED, Constraints, InfeasibleError
 
 if TYPE_CHECKING:
     from otel_tf.correlator.engines.duckdb import Engine
 
-__all__ = ["HARD_DRIFT", "SOFT_DRIFT", "Contradiction", "Crossings", "Epochs", "Fit", "fit"]
+__all__ = ["HARD_DRIFT", "SOFT_DRIFT", "Contradiction", "Crossings", "Epochs", "Fit", "fit", "rough_slopes"]
 
 #: Drift in units of 2^-30. Hard: the kernel's limit for slewing a clock, 500 ppm, and a crystal beside it.
 HARD_DRIFT = round(600e-6 * 2**30)
@@ -85,7 +85,7 @@ class Fit:
             ∓`UNBOUNDED` away where nothing bounds it.
         component: Epochs connected by edges share a number; 0 is the reference's.
         known: Epochs bounded from both sides against the reference (E,).
-        drifts: Epochs whose rate may differ from the reference's: all but it (E,).
+        drift: By how much an epoch's rate may differ from its median, in units of 2^-30 (E,).
         contradictions: Edges that were left out because no clocks could satisfy them with the others.
     """
 
@@ -96,7 +96,7 @@ class Fit:
     high_ns: Int
     component: Int
     known: npt.NDArray[np.bool_]
-    drifts: npt.NDArray[np.bool_]
+    drift: Int
     contradictions: tuple[Contradiction, ...]
 
     def at(self, epoch: Int, local_ns: Int) -> tuple[Int, Int]:
@@ -112,8 +112,8 @@ class Fit:
         # the way there and back: 2ρ·p·(Δ−p)/Δ, from a table of 1,024 steps rounded up.
         cell = np.arange(1025, dtype=np.int64)
         tent = np.minimum((cell + 1) * (1024 - cell), 1 << 18)
-        table = ((2 * HARD_DRIFT * tent) >> (50 - self.bits)) + 2
-        drifts = np.where(self.drifts[epoch], table[part >> (self.bits - 10)], 0)
+        drifts = (2 * self.drift[epoch] * tent[part >> (self.bits - 10)]) >> (50 - self.bits)
+        drifts += np.where(self.drift[epoch] > 0, 2, 0)
         width = np.maximum(high - value, value - low) + drifts
         return value, np.where(self.known[epoch], width, UNBOUNDED)
 
@@ -134,8 +134,8 @@ def fit(crossings: Crossings, epochs: Epochs, reference: int, engine: Engine) ->
         engine: Runs `sql/aggregate.sql`.
     """
     grid, component, anchors = _grid(crossings, epochs, reference, engine)
-    base, bits, fixed = grid.base, grid.bits, grid.fixed
-    grid.slope = _slopes(grid.aggregate(), anchors, len(base), bits, share=3)
+    base, bits = grid.base, grid.bits
+    grid.use(slopes(grid.aggregate(), anchors, len(base), bits=bits, share=3))
     low, high = grid.hard_bounds()
     estimate = grid.estimate(low, high)
     anchor_base = base[anchors[component]] - base
@@ -157,15 +157,15 @@ def fit(crossings: Crossings, epochs: Epochs, reference: int, engine: Engine) ->
         high_ns=np.where(known[:, None], high + anchor_base[:, None], UNBOUNDED),
         component=component,
         known=known,
-        drifts=~fixed,
+        drift=grid.hard,
         contradictions=tuple(grid.contradictions),
     )
 
 
-def slopes(crossings: Crossings, epochs: Epochs, reference: int, engine: Engine) -> Int:
-    """Returns each epoch's median slope d(shift)/d(local) in units of 2^-30 (E,)."""
+def rough_slopes(crossings: Crossings, epochs: Epochs, reference: int, engine: Engine) -> Slopes:
+    """Returns each epoch's slope as far as it can be told while clocks may still step."""
     grid, _, anchors = _grid(crossings, epochs, reference, engine)
-    return _slopes(grid.aggregate(), anchors, len(grid.base), grid.bits, share=16)
+    return slopes(grid.aggregate(), anchors, len(grid.base), bits=grid.bits, share=16)
 
 
 def _grid(crossings: Crossings, epochs: Epochs, reference: int, engine: Engine) -> tuple[_Grid, Int, Int]:
@@ -218,54 +218,6 @@ def _components(crossings: Crossings, count: int, reference: int) -> tuple[Int, 
     return component, np.array(anchors, dtype=np.int64)
 
 
-def _slopes(rows: dict[str, Int], anchors: Int, count: int, bits: int, *, share: int) -> Int:
-    """Returns each epoch's median slope d(shift)/d(local) in units of 2^-30, by a tree of pairs.
-
-    Of each ordered pair the lower envelope of (dst − src) rises with slope(src) − slope(dst): the median
-    over ``1/share`` of its length: a long lag is precise, and (share − 1)/2 steps in it do not count.
-    """
-    order = np.lexsort((rows["src_window"], rows["dst_epoch"], rows["src_epoch"]))
-    src, dst = rows["src_epoch"][order], rows["dst_epoch"][order]
-    window, bound = rows["src_window"][order], rows["hard"][order]
-    weights = rows["edges"][order]
-    change = (src[1:] != src[:-1]) | (dst[1:] != dst[:-1])
-    first = np.r_[0, np.flatnonzero(change) + 1, len(src)].tolist()
-    found: dict[tuple[int, int], list[tuple[int, int]]] = {}
-    for begin, end in itertools.pairwise(first):
-        lag = max((end - begin) // share, 1)
-        if end - begin <= lag:
-            continue
-        run = window[begin + lag : end] - window[begin : end - lag]
-        rise = bound[begin + lag : end] - bound[begin : end - lag]
-        keep = run > 0
-        if not keep.any():
-            continue
-        median = int(np.median(rise[keep] * 2.0**30 / (run[keep] << bits)))
-        pair = (int(src[begin]), int(dst[begin]))
-        sign = 1 if pair[0] < pair[1] else -1
-        found.setdefault((min(pair), max(pair)), []).append((int(weights[begin:end].sum()), sign * median))
-    relative = {
-        pair: (sum(w for w, _ in values), sum(s for _, s in values) // len(values))
-        for pair, values in found.items()
-    }
-    slope: Int = np.zeros(count, dtype=np.int64)
-    done = {int(anchor) for anchor in anchors}
-    # A maximum spanning tree from the anchors: the pairs with most edges know their slope best.
-    while True:
-        ends = [(w, -a, -b) for (a, b), (w, _) in relative.items() if (a in done) != (b in done)]
-        if not ends:
-            return slope
-        _, a, b = max(ends)
-        a, b = -a, -b
-        difference = relative[a, b][1]
-        if a in done:
-            slope[b] = slope[a] - difference
-            done.add(b)
-        else:
-            slope[a] = slope[b] + difference
-            done.add(a)
-
-
 class _Grid:
     """The aggregated bounds of one fit, and what was given up to make them satisfiable."""
 
@@ -286,8 +238,16 @@ class _Grid:
         self.fixed = fixed
         self._engine = engine
         self.slope: Int = np.zeros(len(base), dtype=np.int64)
+        self.soft: Int = np.where(fixed, 0, SOFT_DRIFT)
+        self.hard: Int = np.where(fixed, 0, HARD_DRIFT)
         self.contradictions: list[Contradiction] = []
         self._rows: dict[str, Int] = {}
+
+    def use(self, found: Slopes) -> None:
+        """Takes slopes off from now on; what they may be off by is added to the drift allowed."""
+        self.slope = found.slope
+        self.soft = np.where(self.fixed, 0, np.minimum(SOFT_DRIFT + found.doubt, HARD_DRIFT))
+        self.hard = np.where(self.fixed, 0, HARD_DRIFT + found.doubt)
 
     def aggregate(self) -> dict[str, Int]:
         """Returns the tightest bound of every pair of windows, in a fixed order."""
@@ -306,8 +266,8 @@ class _Grid:
             epochs={
                 "epoch": np.arange(len(self.base), dtype=np.int64),
                 "slope": self.slope,
-                "soft": np.where(self.fixed, 0, SOFT_DRIFT),
-                "hard": np.where(self.fixed, 0, HARD_DRIFT),
+                "soft": self.soft,
+                "hard": self.hard,
             },
             settings={"bits": np.array([self.bits], dtype=np.int64)},
         )
@@ -321,7 +281,7 @@ class _Grid:
         dst = rows["dst_epoch"] * self._windows + rows["dst_window"]
         flat = soft.reshape(-1)
         step = (self.slope << self.bits) >> 30
-        drift = np.where(soft[:, 1:] & soft[:, :-1], SOFT_DRIFT, HARD_DRIFT)
+        drift = np.where(soft[:, 1:] & soft[:, :-1], self.soft[:, None], self.hard[:, None])
         slack = ((drift << self.bits) >> 30) + 1
         slack[self.fixed] = 0
         return Constraints(

@@ -36,7 +36,7 @@ class Clockwork:
         domain: Domain of every epoch (E,).
         rank: How many epochs of the same domain come before it (E,).
         taken_ns: What was taken out of an epoch's readings: reading − local (E,).
-        steps: The steps, in the order they were found.
+        steps: Steps that the readings were rid of by the monotonic clock; not those between epochs.
     """
 
     epoch: Int

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from otel_tf.correlator import clocks
-from otel_tf.correlator.clockwork import ClockStep, Clockwork, crossings
+from otel_tf.correlator.clockwork import Clockwork, crossings
 from otel_tf.correlator.columns import Columns, Int
 from otel_tf.correlator.edges import Barriers, Edges
-from otel_tf.correlator.sides import AFTER, BEFORE, sides
+from otel_tf.correlator.sides import AFTER, BEFORE, Evidence, sides
 from otel_tf.correlator.steps import Bounds, Step, first_step
 
 if TYPE_CHECKING:
@@ -26,6 +26,8 @@ __all__ = ["split"]
 
 #: More steps than that in one clock are noise in disguise.
 _MOST_ROUNDS = 64
+#: Edges of a pair on either side of a step that are asked which side they are on.
+_VICINITY = 64
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,6 +37,7 @@ class _Found:
     pair: tuple[int, int]
     order: Int
     step: Step
+    drift: int
 
 
 def split(
@@ -58,36 +61,56 @@ def split(
     """
     for _ in range(_MOST_ROUNDS):
         crossing = crossings(work, edges, met)
-        found = _find(crossing, work.extents(), reference, engine)
-        if not found:
-            return work
-        for epoch, evidence in _blame(found, crossing, reference).items():
-            work = _cut(columns, work, crossing, epoch, evidence)
+        if not len(crossing.edge):
+            break
+        flat = _flattened(crossing, work, reference, engine)
+        found = _find(flat, reference)
+        cut = work
+        for epoch, seen in _blame(found, flat, reference).items():
+            cut = _cut(columns, cut, flat, epoch, seen)
+        if len(cut.domain) == len(work.domain):
+            break
+        work = cut
     return work
 
 
-def _find(crossing: clocks.Crossings, epochs: clocks.Epochs, reference: int, engine: Engine) -> list[_Found]:
+@dataclasses.dataclass(frozen=True)
+class _Flat(clocks.Crossings):
+    """Crossings with every clock's own drift taken off its readings, and all readings of events (2N,)."""
+
+    doubt: Int
+    reading_ns: Int
+
+
+def _flattened(crossing: clocks.Crossings, work: Clockwork, reference: int, engine: Engine) -> _Flat:
+    """Returns the crossings as if no clock drifted, as far as that can be told while clocks may step."""
+    extents = work.extents()
+    rough = clocks.rough_slopes(crossing, extents, reference, engine)
+    since = work.local_ns - extents.first_ns[work.epoch]
+    reading = work.local_ns + ((since >> 10) * rough.slope[work.epoch] >> 20)
+    columns = {field.name: getattr(crossing, field.name) for field in dataclasses.fields(crossing)}
+    columns["src_ns"], columns["dst_ns"] = reading[crossing.src], reading[crossing.dst]
+    return _Flat(**columns, doubt=rough.doubt, reading_ns=reading)
+
+
+def _find(crossing: _Flat, reference: int) -> list[_Found]:
     """Returns the first certified step of every pair of epochs that has one."""
-    if not len(crossing.edge):
-        return []
-    slope = clocks.slopes(crossing, epochs, reference, engine)
     low = np.minimum(crossing.src_epoch, crossing.dst_epoch)
     high = np.maximum(crossing.src_epoch, crossing.dst_epoch)
     upward = crossing.src_epoch == low
-    value = crossing.dst_ns - crossing.src_ns - crossing.min_ns
-    value -= _gained(slope, crossing.src_epoch, crossing.src_ns - epochs.first_ns[crossing.src_epoch])
-    value += _gained(slope, crossing.dst_epoch, crossing.dst_ns - epochs.first_ns[crossing.dst_epoch])
     # shift(low) − shift(high): an edge from low to high bounds it from above, one back from below.
-    value = np.where(upward, value, -value)
+    gap = crossing.dst_ns - crossing.src_ns - crossing.min_ns
+    value = np.where(upward, gap, -gap)
     at_low = np.where(upward, crossing.src_ns, crossing.dst_ns)
     at_high = np.where(upward, crossing.dst_ns, crossing.src_ns)
-    pair = low * len(epochs.domain) + high
+    pair = low * len(crossing.doubt) + high
     by_pair = np.argsort(pair, kind="stable")
     bounds = np.flatnonzero(np.diff(pair[by_pair])) + 1
     found = []
     for rows in np.split(by_pair, bounds):
         a, b = int(low[rows[0]]), int(high[rows[0]])
         drift = clocks.HARD_DRIFT * (1 if reference in (a, b) else 2)
+        drift += int(crossing.doubt[a] + crossing.doubt[b])
         # A clock that steps backwards makes its own readings a wrong order: the other's are used, the
         # reference's if it is one of the two, else whichever order needs less explaining.
         clocks_to_try = [at_low] if a == reference else [at_high] if b == reference else [at_low, at_high]
@@ -96,16 +119,10 @@ def _find(crossing: clocks.Crossings, epochs: clocks.Epochs, reference: int, eng
             order = rows[np.lexsort((crossing.edge[rows], at[rows]))]
             step, breaks = first_step(Bounds(upward[order], value[order], at[order], drift))
             if best is None or breaks < best[0]:
-                best = breaks, None if step is None else _Found((a, b), order, step)
+                best = breaks, None if step is None else _Found((a, b), order, step, drift)
         if best is not None and best[1] is not None:
             found.append(best[1])
     return found
-
-
-def _gained(slope: Int, epoch: Int, since_first: Int) -> Int:
-    """Returns what an epoch's shift has gained by its slope since its first reading, ns."""
-    gained: Int = (since_first >> 10) * slope[epoch] >> 20
-    return gained
 
 
 def _interval(found: _Found, crossing: clocks.Crossings, epoch: int) -> tuple[int, int]:
@@ -147,23 +164,13 @@ def _blame(found: list[_Found], crossing: clocks.Crossings, reference: int) -> d
     return result
 
 
-def _cut(
-    columns: Columns, work: Clockwork, crossing: clocks.Crossings, epoch: int, evidence: list[_Found]
-) -> Clockwork:
+def _cut(columns: Columns, work: Clockwork, crossing: _Flat, epoch: int, seen: list[_Found]) -> Clockwork:
     """Returns ``work`` with ``epoch`` cut in two where the evidence says."""
-    label = np.zeros(len(work.epoch), dtype=np.int8)
-    jumps = []
-    for item in evidence:
-        mine = np.where(
-            crossing.src_epoch[item.order] == epoch, crossing.src[item.order], crossing.dst[item.order]
-        )
-        label[mine[: item.step.before + 1]] = BEFORE
-        label[mine[item.step.after :]] = AFTER
-        # D = shift(a) − shift(b), and a shift falls when its clock jumps forward.
-        jumps.append(-item.step.size_ns if item.pair[0] == epoch else item.step.size_ns)
+    evidence = [_evidence(item, crossing, epoch) for item in seen]
+    jumps = [sum(item.before_ns) // 2 - sum(item.after_ns) // 2 for item in evidence]
     size = int(np.median(jumps))
     events = np.flatnonzero(work.epoch == epoch)
-    side, unsure = sides(columns, work.local_ns, events, label, size)
+    side, unsure = sides(columns, events, crossing.reading_ns[events], evidence, size)
     after = events[side == AFTER]
     before = events[side == BEFORE]
     if not len(after) or not len(before) or size == 0:
@@ -171,11 +178,12 @@ def _cut(
     number, domain = len(work.domain), int(work.domain[epoch])
     new_epoch, local, blur = work.epoch.copy(), work.local_ns.copy(), work.blur_ns.copy()
     new_epoch[after] = number
-    at = int(work.local_ns[before].max()) if size > 0 else int(work.local_ns[before[label[before] > 0]].max())
     rank = np.append(work.rank, work.rank[epoch] + 1)
     rank[:-1][(work.domain == domain) & (work.rank > work.rank[epoch])] += 1
     # The size is known to within a round trip; readings taken out by it must not run into each other.
-    taken = size - max(int(local[before].max()) - int(local[after].min()) + size, 0)
+    surely = [events[(side == which) & ~unsure] for which in (BEFORE, AFTER)]
+    overlap = int(local[surely[0]].max()) - int(local[surely[1]].min()) + size if all(map(len, surely)) else 0
+    taken = size - max(overlap, 0)
     later = (rank > work.rank[epoch]) & (np.append(work.domain, domain) == domain)
     local[later[new_epoch]] -= taken
     taken_ns = np.append(work.taken_ns, work.taken_ns[epoch]) + np.where(later, taken, 0)
@@ -187,5 +195,31 @@ def _cut(
         np.append(work.domain, domain),
         rank,
         taken_ns,
-        (*work.steps, ClockStep(domain, at, size)),
+        work.steps,
+    )
+
+
+def _evidence(item: _Found, crossing: _Flat, epoch: int) -> Evidence:
+    """Returns what the partner in a pair says about ``epoch``, which stepped."""
+    rows = item.order[max(item.step.before - _VICINITY, 0) : item.step.after + _VICINITY]
+    to_it = crossing.dst_epoch[rows] == epoch
+    old, new = item.step.old_ns, item.step.new_ns
+    # D = shift(a) − shift(b); partner − clock = shift(clock) − shift(partner).
+    if item.pair[0] != epoch:
+        old, new = (-old[1], -old[0]), (-new[1], -new[0])
+    witness = item.order[item.step.after]
+    return Evidence(
+        event=np.where(to_it, crossing.dst[rows], crossing.src[rows]),
+        no_earlier=to_it,
+        at_ns=np.where(
+            to_it,
+            crossing.src_ns[rows] + crossing.min_ns[rows],
+            crossing.dst_ns[rows] - crossing.min_ns[rows],
+        ),
+        before_ns=old,
+        after_ns=new,
+        drift=item.drift,
+        pivot_ns=int(
+            crossing.src_ns[witness] if crossing.src_epoch[witness] != epoch else crossing.dst_ns[witness]
+        ),
     )

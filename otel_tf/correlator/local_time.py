@@ -14,7 +14,8 @@ __all__ = ["local_times"]
 
 #: Wall and monotonic clock are read one after the other; a thread may lose the processor in between, but
 #: then the next pair is back at the old difference. A step stays.
-_STEP_NS = 1_000_000
+_STEP_NS = 100_000
+_NEIGHBOURS = 2
 
 
 def local_times(columns: Columns, clocks: pa.Table) -> tuple[Int, tuple[ClockStep, ...]]:
@@ -69,11 +70,12 @@ def _levels(mono: Int, wall: Int) -> list[tuple[int, int]]:
 
 
 def _without_outliers(ahead: Int) -> Int:
-    """Returns each value replaced by the median of itself and its neighbours."""
-    if len(ahead) < 3:
+    """Returns each value replaced by the median of itself and its neighbours on both sides."""
+    if len(ahead) <= 2 * _NEIGHBOURS:
         return ahead
-    padded = np.r_[ahead[0], ahead, ahead[-1]]
-    middle: Int = np.sort(np.stack([padded[:-2], padded[1:-1], padded[2:]]), axis=0)[1]
+    padded = np.pad(ahead, _NEIGHBOURS, mode="edge")
+    around = np.lib.stride_tricks.sliding_window_view(padded, 2 * _NEIGHBOURS + 1)
+    middle: Int = np.sort(around, axis=1)[:, _NEIGHBOURS]
     return middle
 
 

@@ -51,12 +51,18 @@ class Step:
     Attributes:
         before: The last bound that must be from before it (index).
         after: The first that must be from after it; those in between may be either.
-        size_ns: By how much D jumped, from the middle of what was possible to that of what is.
+        old_ns, new_ns: What D could be just before it, and after it.
     """
 
     before: int
     after: int
-    size_ns: int
+    old_ns: tuple[int, int]
+    new_ns: tuple[int, int]
+
+    @property
+    def size_ns(self) -> int:
+        """By how much D jumped, from the middle of what was possible to that of what is."""
+        return sum(self.new_ns) // 2 - sum(self.old_ns) // 2
 
 
 def first_step(bounds: Bounds) -> tuple[Step | None, int]:
@@ -114,31 +120,29 @@ def _stepped(
 
 def _located(bounds: Bounds, lost: Int, at: int, *, top: int, bottom: int) -> Step:
     """Returns the step whose first certain witness is ``at``, and its last one before."""
-    jury = slice(at, at + _JURIES[0])
+    jury = slice(at, at + _JURIES[1])
     value, upper = bounds.value[jury], bounds.upper[jury]
     spread = _drift(bounds.at_ns[jury] - bounds.at_ns[at], bounds.drift)
-    new_top = int((value + spread)[upper].min()) if upper.any() else None
-    new_bottom = int((value - spread)[~upper].max()) if not upper.all() else None
+    bottoms = np.maximum.accumulate(np.where(upper, -_OPEN, value - spread))
+    tops = np.minimum.accumulate(np.where(upper, value + spread, _OPEN))
+    agree = max(int((bottoms <= tops).sum()) - 1, 0)  # until the next contradiction
+    new = _closed(int(bottoms[agree]), int(tops[agree]))
+    old = _closed(bottom - int(lost[at]), top + int(lost[at]))
     # Walk back: bounds that do not contradict the new interval may be from after the step.
     back = slice(max(at - _JURIES[-1], 0), at)
     apart = _drift(bounds.at_ns[back] - bounds.at_ns[at], bounds.drift)
-    against = np.zeros(at - back.start, dtype=bool)
-    if new_bottom is not None:
-        against |= bounds.upper[back] & (bounds.value[back] + apart < new_bottom)
-    if new_top is not None:
-        against |= ~bounds.upper[back] & (bounds.value[back] - apart > new_top)
+    against = np.where(
+        bounds.upper[back], bounds.value[back] + apart < new[0], bounds.value[back] - apart > new[1]
+    )
     witnesses = np.flatnonzero(against)
     before = back.start + int(witnesses[-1]) if len(witnesses) else at - 1
-    old = _middle(top + int(lost[at]), bottom - int(lost[at]))
-    new = _middle(new_top, new_bottom)
-    return Step(before, at, new - old)
+    return Step(before, at, old, new)
 
 
-def _middle(top: int | None, bottom: int | None) -> int:
-    top = None if top is None or top > _OPEN // 2 else top
-    bottom = None if bottom is None or bottom < -(_OPEN // 2) else bottom
-    if top is None and bottom is None:
-        return 0
-    if top is None or bottom is None:
-        return int(top if bottom is None else bottom)  # type: ignore[arg-type]
-    return (top + bottom) // 2
+def _closed(low: int, high: int) -> tuple[int, int]:
+    """Returns an interval; a side that nothing bounds is put where the other is."""
+    if low < -(_OPEN // 2):
+        low = high
+    elif high > _OPEN // 2:
+        high = low
+    return min(low, high), max(low, high)
