@@ -17,14 +17,13 @@ from otel_tf.demo.clocks import FalseClock, FalseClocks
 from otel_tf.errors import OtelTfError
 from otel_tf.jaeger import die_with_parent
 
-__all__ = ["CLOCKS", "Cluster", "DemoError"]
+__all__ = ["Cluster", "DemoError", "demo_clock"]
 
 _JOB = "otel_tf.instrumentation.demo_job"
 _TAIL_LINES = 15
 _STOP_WITHIN_S = 5.0
 
-#: By task; workers beyond the second get clocks of the same kind.
-CLOCKS = {
+_CLOCKS = {
     "chief:0": FalseClock(-3.0, -40.0),
     "ps:0": FalseClock(5.0, 20.0),
     "worker:0": FalseClock(30.0, 100.0),
@@ -32,14 +31,14 @@ CLOCKS = {
 }
 
 
+def demo_clock(task: str) -> FalseClock:
+    """Returns the demo's false clock of a task such as ``worker:1``."""
+    index = int(task.partition(":")[2])
+    return _CLOCKS.get(task) or FalseClock(7.0 * index, (-30.0) ** (index % 2) * index)
+
+
 class DemoError(OtelTfError):
     """A process of the demo's cluster ended before it should."""
-
-
-def clock_of(task: str) -> FalseClock:
-    """Returns the false clock of a task such as ``worker:1``."""
-    index = int(task.partition(":")[2])
-    return CLOCKS.get(task) or FalseClock(7.0 * index, (-30.0) ** (index % 2) * index)
 
 
 class Cluster:
@@ -50,9 +49,17 @@ class Cluster:
         run_dir: Folder of the run; the tasks' output goes to ``logs/`` in it.
         environment: Variables for every task, beside this process's own.
         clocks: Where the false clocks come from.
+        clock_of: The false clock of each task.
     """
 
-    def __init__(self, workers: int, run_dir: Path, environment: dict[str, str], clocks: FalseClocks) -> None:
+    def __init__(
+        self,
+        workers: int,
+        run_dir: Path,
+        environment: dict[str, str],
+        clocks: FalseClocks,
+        clock_of: Callable[[str], FalseClock] = demo_clock,
+    ) -> None:
         self._spec = {
             "chief": [_free_address()],
             "ps": [_free_address()],
@@ -62,18 +69,25 @@ class Cluster:
         self._logs.mkdir(parents=True, exist_ok=True)
         self._environment = environment
         self._clocks = clocks
+        self._clock_of = clock_of
         self.servers: dict[str, subprocess.Popen[bytes]] = {}
         self.restarts: dict[str, int] = {}
 
-    def run(self, arguments: list[str], on_step: Callable[[int], None]) -> dict[str, Any]:
+    def run(
+        self,
+        arguments: list[str],
+        on_step: Callable[[int], None] = lambda _: None,
+        program: list[str] | None = None,
+    ) -> dict[str, Any]:
         """Runs the training to its end.
 
         Args:
             arguments: For the training program.
             on_step: Called with the number of steps scheduled and done so far.
+            program: What the coordinator's interpreter runs; default: the demo's job.
 
         Returns:
-            The result that the coordinator printed.
+            The result that the coordinator printed, its last JSON object.
 
         Raises:
             DemoError: The coordinator or the parameter server ended early; with the end of its log.
@@ -83,14 +97,15 @@ class Cluster:
                 self._serve(task)
             stack.callback(self._stop)
             log = stack.enter_context(self._log("chief:0").open("ab"))
-            coordinator = self._start("chief:0", arguments, subprocess.PIPE, log)
+            command = [*(program or ["-m", _JOB]), *arguments]
+            coordinator = self._start("chief:0", command, subprocess.PIPE, log)
             stack.callback(_end, coordinator)
             result: dict[str, Any] = {}
             for said in self._lines(coordinator):
-                if "accuracy" in said:
-                    result = said
-                elif "step" in said:
+                if "step" in said:
                     on_step(int(said["step"]))
+                else:
+                    result = said
             if coordinator.wait() != 0 or not result:
                 raise DemoError(
                     f"the coordinator ended with exit code {coordinator.returncode}; "
@@ -107,7 +122,7 @@ class Cluster:
 
     def _serve(self, task: str) -> None:
         with self._log(task).open("ab") as log:
-            self.servers[task] = self._start(task, [], log, log)
+            self.servers[task] = self._start(task, ["-m", _JOB], log, log)
 
     def _start(
         self, task: str, arguments: list[str], stdout: IO[bytes] | int, stderr: IO[bytes]
@@ -116,14 +131,14 @@ class Cluster:
         variables = {
             **os.environ,
             **self._environment,
-            **self._clocks.environment(clock_of(task)),
+            **self._clocks.environment(self._clock_of(task)),
             "TF_CONFIG": json.dumps({"cluster": self._spec, "task": {"type": kind, "index": int(index)}}),
             # On one machine the boot id says that all tasks share a clock; these do not.
             "OTEL_TF_CLOCK_DOMAIN": task if self._clocks.library else "",
         }
         # Should this process be killed, none of its cluster stays behind.
         stub = [sys.executable, "-I", "-S", str(die_with_parent.__file__), str(os.getpid())]
-        command = [sys.executable, "-m", _JOB, *arguments]
+        command = [sys.executable, *arguments]
         return subprocess.Popen(
             [*stub, *command] if sys.platform == "linux" else command,
             env=variables,

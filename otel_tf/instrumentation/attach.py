@@ -80,14 +80,17 @@ class Handle:
         done = threading.Event()
 
         def once() -> None:
-            cancel()
-            try:
-                coordinator.fetch_idle(force=True)
-            finally:
-                done.set()
+            if not done.is_set():
+                try:
+                    coordinator.fetch_idle(force=True)
+                finally:
+                    done.set()
 
         cancel = self._pipeline.every(0.0, once)
-        return done.wait(timeout_s)
+        try:
+            return done.wait(timeout_s)
+        finally:
+            cancel()
 
     def _at_exit(self) -> None:
         self._fetch(self._pipeline.settings.exit_timeout_ms / 1000)
@@ -126,9 +129,8 @@ def instrument(strategy: Any = None, *, tracer_provider: Any = None, **settings:
         coordinator = None
         if pipeline.enabled:
             try:
-                steps = FunctionCallSeam(pipeline, identity)
-                steps.attach(seams)
-                coordinator = CoordinatorSeam(pipeline, in_force, identity, steps)
+                FunctionCallSeam(pipeline, identity).attach(seams)
+                coordinator = CoordinatorSeam(pipeline, in_force, identity)
                 coordinator.attach(seams)
             except BaseException:
                 seams.undo()

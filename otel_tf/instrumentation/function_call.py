@@ -6,11 +6,10 @@ first, the step starts when the tracing is over.
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from tensorflow.python.eager import context
@@ -20,6 +19,7 @@ from otel_tf import ids, semconv
 from otel_tf._guard import Guard
 from otel_tf.identity import Identity
 from otel_tf.instrumentation.errors import describe_error, status_only
+from otel_tf.instrumentation.hidden_frames import HiddenFrames
 from otel_tf.instrumentation.seams import Seams
 from otel_tf.instrumentation.training_function import step_counter, trains
 from otel_tf.telemetry import Pipeline, SpanKind
@@ -34,8 +34,6 @@ _RECORDING = Guard("recording a step")
 class _Thread(threading.local):
     #: A tf.function is running in this thread; what it calls is part of it.
     busy = False
-    #: Told of a training function that ran, where somebody else writes this thread's steps.
-    listener: Callable[[], None] | None = None
     #: Monotonic ns when the last tracing in this thread was over.
     traced_ns = 0
 
@@ -76,7 +74,8 @@ class FunctionCallSeam:
 
     def _traced(self, wrapped: Call, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         try:
-            return wrapped(*args, **kwargs)
+            with HiddenFrames():
+                return wrapped(*args, **kwargs)
         finally:
             self._thread.traced_ns = time.monotonic_ns()
 
@@ -103,15 +102,6 @@ class FunctionCallSeam:
             self._finish(function, outer, inner, None)
         return result
 
-    @contextlib.contextmanager
-    def listening(self, listener: Callable[[], None]) -> Iterator[None]:
-        """Leaves the steps of this thread to another seam, which is told of each training function run."""
-        before, self._thread.listener = self._thread.listener, listener
-        try:
-            yield
-        finally:
-            self._thread.listener = before
-
     def _finish(
         self,
         function: Any,
@@ -121,9 +111,6 @@ class FunctionCallSeam:
     ) -> None:
         end_mono_ns = time.monotonic_ns()
         if not self._is_training(function, failed=error is not None):
-            return
-        if self._thread.listener is not None:
-            self._thread.listener()
             return
         with self._lock:
             self._local_steps += 1
@@ -168,7 +155,7 @@ class FunctionCallSeam:
         if verdict is None or verdict[0] != tracings:
             training = [c for c in function._list_all_concrete_functions() if trains(c)]
             verdict = self._verdicts[function] = (tracings, bool(training))
-            if training and self._steps is None and self._thread.listener is None:
+            if training and self._steps is None:
                 counter = step_counter(training[0])
                 # Read once in a run, after its first step: training may go on from a checkpoint.
                 applied = 0 if failed else 1

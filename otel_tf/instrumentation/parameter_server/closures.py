@@ -33,10 +33,6 @@ class ClosureRecord:
     last: Attempt | None = None
     ended: bool = False
 
-    def trains(self) -> None:
-        """Notes that this closure, a Python function, ran a training function."""
-        self.training = True
-
 
 @dataclasses.dataclass(slots=True)
 class Attempt:

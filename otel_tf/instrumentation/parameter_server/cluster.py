@@ -27,7 +27,7 @@ __all__ = ["ClusterTelemetry"]
 _logger = logging.getLogger(__name__)
 
 #: Round trips a probe; the fastest of a few bounds the offset best.
-_PROBE_ROUNDS = 3
+_PROBE_ROUNDS = 5
 
 
 class ClusterTelemetry:

@@ -23,10 +23,9 @@ from otel_tf._guard import Guard
 from otel_tf.config import Settings
 from otel_tf.identity import Identity
 from otel_tf.instrumentation.errors import describe_error
-from otel_tf.instrumentation.function_call import FunctionCallSeam
 from otel_tf.instrumentation.parameter_server.closures import Attempt, ClosureRecord, ClosureSpans
 from otel_tf.instrumentation.parameter_server.cluster import ClusterTelemetry
-from otel_tf.instrumentation.parameter_server.stamps import ring_name, stamped
+from otel_tf.instrumentation.parameter_server.stamps import name_of, ring_name, stamped
 from otel_tf.instrumentation.parameter_server.workers import WorkerTelemetry
 from otel_tf.instrumentation.seams import Seams
 from otel_tf.instrumentation.training_function import step_counter, trains
@@ -56,11 +55,8 @@ class _Outcome(threading.local):
 class CoordinatorSeam:
     """Everything that is wrapped for ParameterServerStrategy, and the state behind it."""
 
-    def __init__(
-        self, pipeline: Pipeline, settings: Settings, identity: Identity, steps: FunctionCallSeam
-    ) -> None:
+    def __init__(self, pipeline: Pipeline, settings: Settings, identity: Identity) -> None:
         self._pipeline = pipeline
-        self._steps = steps
         self._settings = settings
         self._identity = identity
         # Tells this coordinator process from an earlier one of the same run.
@@ -137,14 +133,11 @@ class CoordinatorSeam:
         elif wrapper is None:
             wrapped(*args, **kwargs)
         with Guard("recording a closure"):
-            concrete = getattr(instance, "_concrete_function", None)
-            training = concrete is not None and self._is_training(concrete)
-            name = getattr(function, "__name__", None) or getattr(function, "name", None) or repr(function)
-            setattr(
-                instance,
-                _RECORD,
-                self._closures.scheduled(str(name), training=training, stamped=wrapper is not None),
+            training = self._is_training(instance._concrete_function)
+            record = self._closures.scheduled(
+                name_of(function), training=training, stamped=wrapper is not None
             )
+            setattr(instance, _RECORD, record)
 
     @staticmethod
     def _init_with(wrapper: Any, wrapped: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -194,9 +187,7 @@ class CoordinatorSeam:
                 telemetry.before_attempt()
                 attempt = self._closures.started(record, telemetry.name)
             try:
-                # A closure may be a plain Python function; whether it trains shows when it runs.
-                with self._steps.listening(record.trains):
-                    result = wrapped(*args, **kwargs)
+                result = wrapped(*args, **kwargs)
             except BaseException as error:
                 with Guard("recording a failed attempt"):
                     if attempt is not None:

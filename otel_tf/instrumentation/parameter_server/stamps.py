@@ -16,13 +16,20 @@ import tensorflow as tf
 from tensorflow.python.eager.polymorphic_function import concrete_function as concrete_functions
 from tensorflow.python.framework import ops
 
-__all__ = ["RING_CAPACITY", "fetch", "ring_name", "stamped"]
+__all__ = ["RING_CAPACITY", "fetch", "name_of", "ring_name", "stamped"]
 
 #: Steps that a worker's queue holds until they are fetched; the oldest go first when it is full.
 RING_CAPACITY = 8192
 
 _ORIGINAL_NAME = re.compile(r"^__inference_(.*)_\d+$")
 _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
+
+
+def name_of(function: Any) -> str:
+    """Returns the name that the user gave a `tf.function` or ConcreteFunction."""
+    if isinstance(function, concrete_functions.ConcreteFunction):
+        return _ORIGINAL_NAME.sub(r"\1", function.name.decode())
+    return getattr(function.python_function, "__name__", "function")
 
 
 def ring_name(incarnation: str) -> str:
@@ -79,11 +86,10 @@ def stamped(function: Any, ring: str) -> Any:
         return outputs
 
     # The name shows in errors and profiles, as __inference_<name>_<n>.
+    stamped_step.__name__ = name_of(function)
     if isinstance(function, concrete_functions.ConcreteFunction):
-        stamped_step.__name__ = _ORIGINAL_NAME.sub(r"\1", function.name.decode())
         return tf.function(stamped_step, autograph=False)
     user = function.python_function
-    stamped_step.__name__ = getattr(user, "__name__", "step")
     stamped_step.__signature__ = inspect.signature(user)  # type: ignore[attr-defined]
     return tf.function(
         stamped_step,

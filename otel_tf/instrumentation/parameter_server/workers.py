@@ -98,13 +98,14 @@ class WorkerTelemetry:
         """Fetches stamps and probes clocks when they are due; called between attempts.
 
         Args:
-            force: Fetch now, whatever the time.
+            force: Fetch and probe now, whatever the time: a short run gets its second probe at the end.
         """
         now_ns = time.monotonic_ns()
         settings = self._cluster.settings
         due = now_ns - self._last_fetch_ns >= settings.drain_interval_ms * 1_000_000
         probe_due = settings.clock_probe_interval_ms and (
-            self._last_probe_ns is None
+            force
+            or self._last_probe_ns is None
             or now_ns - self._last_probe_ns >= settings.clock_probe_interval_ms * 1_000_000
         )
         # Half a queue is left for the time until the next look. Before a probe the steps so far are
