@@ -54,11 +54,14 @@ class OtlpSink:
         self._public = ExporterSink(name, make)
         self._sender: Sender | None = None
         self._known = False
+        self._target = ""
 
     @property
     def target(self) -> str:
         """The endpoint."""
-        return self._sender.endpoint if self._sender is not None else self._public.target
+        if self._sender is not None:
+            self._target = self._sender.endpoint
+        return self._target or self._public.target
 
     def deliver(self, batch: Batch, timeout_s: float | None) -> Outcome:
         """Sends the batch."""
@@ -76,6 +79,7 @@ class OtlpSink:
 
     def close(self) -> None:
         """Closes the connection; the next batch makes a new one."""
+        self._target = self.target
         self._sender, self._known = None, False
         self._public.close()
 

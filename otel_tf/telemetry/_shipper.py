@@ -68,6 +68,8 @@ class Shipper:
         self._deadline: float | None = None  # of whoever waits in `flush`, monotonic s
         self._failures_seen = 0  # ever; those that end a flush
         self._warned = False
+        self._target = ""
+        self._last_reason = ""
         #: Spans accepted, and spans given up (the spool may have them).
         self.sent = 0
         self.not_sent = 0
@@ -127,7 +129,7 @@ class Shipper:
             left = self.pending
             self.not_sent += left
             if left:
-                self._warn("the process ended first")
+                self._warn(self._last_reason or "the process ended first")
             self._queue.clear()
             self._waiting = 0
             self._changed.notify_all()
@@ -141,6 +143,7 @@ class Shipper:
                 while batches := self._next(failures):
                     outcome = sink.deliver(merged(batches), self._time_left())
                     failures = failures + 1 if outcome.retry else 0
+                    self._target = sink.target
                     self._settle(batches, outcome, sink, failures)
             finally:
                 sink.close()
@@ -195,9 +198,7 @@ class Shipper:
             self.sent += spans - outcome.rejected
             self.not_sent += outcome.rejected
             if outcome.rejected:
-                self._warn(
-                    f"it rejected {outcome.rejected} spans: {outcome.reason or 'no reason given'}", sink
-                )
+                self._warn(f"it rejected {outcome.rejected} spans: {outcome.reason or 'no reason given'}")
             elif self._warned and self.not_sent == 0:
                 self._warned = False
                 _logger.info("spans are sent to %s again; none was lost", sink.target)
@@ -206,7 +207,10 @@ class Shipper:
                 for batch, rejected in zip(batches, (outcome.rejected, *[0] * len(batches)), strict=False):
                     self._acknowledge(batch, rejected)
             return
-        self._warn(outcome.reason, sink)
+        self._last_reason = outcome.reason
+        # Busy once is everyday; it is said if it lasts, or if the process ends before.
+        if failures != 1:
+            self._warn(outcome.reason)
         if not outcome.retry:
             with self._changed:
                 self.not_sent += spans
@@ -242,11 +246,8 @@ class Shipper:
         self._failures_seen += 1
         self._changed.notify_all()
 
-    def _warn(self, reason: str, sink: Sink | None = None) -> None:
+    def _warn(self, reason: str) -> None:
         if not self._warned:
             self._warned = True
-            target = sink.target if sink is not None else ""
-            _logger.warning("%s", self._advice_line(reason, target))
-
-    def _advice_line(self, reason: str, target: str) -> str:
-        return f"spans cannot be sent{f' to {target}' if target else ''} ({reason}); {self._advice(target)}"
+            where = f" to {self._target}" if self._target else ""
+            _logger.warning("spans cannot be sent%s (%s); %s", where, reason, self._advice(self._target))

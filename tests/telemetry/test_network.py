@@ -131,7 +131,8 @@ def test_a_dead_endpoint_is_said_once(
     (said,) = warnings_of(caplog)
     assert "127.0.0.1:9" in said
     assert str(tmp_path / "run") in said
-    assert f"otel-tf replay {tmp_path / 'run'} --endpoint" in said
+    hint = f"{DEAD}/v1/traces" if protocol == "http/protobuf" else "127.0.0.1:9 --protocol grpc"
+    assert said.endswith(f"otel-tf replay {tmp_path / 'run'} --endpoint {hint}")
 
 
 def test_an_endpoint_that_comes_up_later_gets_everything(  # noqa: PLR0917 - fixtures
@@ -170,7 +171,9 @@ def test_a_grpc_endpoint_that_was_away_gets_everything(
 
 
 @pytest.mark.parametrize("status", [429, 502, 503, 504])
-def test_retry_after_is_kept_to(status: int, collector: Collector, pipeline: Any, send_to: Any) -> None:
+def test_retry_after_is_kept_to_and_not_worth_a_word(
+    status: int, collector: Collector, pipeline: Any, send_to: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     collector.answers = [(status, {"Retry-After": "1"}, b"")]
     send_to(collector.endpoint)
     one = pipeline()
@@ -179,6 +182,7 @@ def test_retry_after_is_kept_to(status: int, collector: Collector, pipeline: Any
     assert one.flush(10)
     assert time.monotonic() - began >= 0.9
     assert collector.attempts == 2
+    assert warnings_of(caplog) == []
 
 
 def test_a_retry_after_beyond_the_time_left_is_not_waited_for(
@@ -305,7 +309,7 @@ def test_without_spool_and_network_the_advice_says_so(
     send_to(DEAD)
     one = pipeline(spool=False)
     record_step(one, step_layout(one), 1)
-    one.flush(5)
+    one.shutdown(5)
     (said,) = warnings_of(caplog)
     assert "replay" not in said
     assert str(_pipeline._MAX_UNSENT) in said
