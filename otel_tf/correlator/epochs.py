@@ -32,11 +32,17 @@ _VICINITY = 64
 
 @dataclasses.dataclass(frozen=True)
 class _Found:
-    """A step of one pair of epochs: the crossings in its order, and where in them it is."""
+    """A step of one pair of epochs, if ``suspect`` is the one that made it.
+
+    The crossings of the pair in its partner's order, where in them the step is, how many contradictions
+    that order leaves in all, and how fast the pair may drift.
+    """
 
     pair: tuple[int, int]
+    suspect: int
     order: Int
     step: Step
+    contradictions: int
     drift: int
 
 
@@ -66,7 +72,7 @@ def split(
         flat = _flattened(crossing, work, reference, engine)
         found = _find(flat, reference)
         cut = work
-        for epoch, seen in _blame(found, flat, reference).items():
+        for epoch, seen in _blame(found, flat).items():
             cut = _cut(columns, cut, flat, epoch, seen)
         if len(cut.domain) == len(work.domain):
             break
@@ -111,56 +117,50 @@ def _find(crossing: _Flat, reference: int) -> list[_Found]:
         a, b = int(low[rows[0]]), int(high[rows[0]])
         drift = clocks.HARD_DRIFT * (1 if reference in (a, b) else 2)
         drift += int(crossing.doubt[a] + crossing.doubt[b])
-        # A clock that steps backwards makes its own readings a wrong order: the other's are used, the
-        # reference's if it is one of the two, else whichever order needs less explaining.
-        clocks_to_try = [at_low] if a == reference else [at_high] if b == reference else [at_low, at_high]
-        best: tuple[int, _Found | None] | None = None
-        for at in clocks_to_try:
+        for suspect, at in ((a, at_high), (b, at_low)):
+            if suspect == reference:
+                continue
+            # A clock that steps backwards makes its own readings a wrong order: the partner's are used.
             order = rows[np.lexsort((crossing.edge[rows], at[rows]))]
-            step, breaks = first_step(Bounds(upward[order], value[order], at[order], drift))
-            if best is None or breaks < best[0]:
-                best = breaks, None if step is None else _Found((a, b), order, step, drift)
-        if best is not None and best[1] is not None:
-            found.append(best[1])
+            step, contradictions = first_step(Bounds(upward[order], value[order], at[order], drift))
+            if step is not None:
+                found.append(_Found((a, b), suspect, order, step, contradictions, drift))
     return found
 
 
-def _interval(found: _Found, crossing: clocks.Crossings, epoch: int) -> tuple[int, int]:
-    """Returns readings of ``epoch`` that enclose a step, the jump itself included."""
+def _interval(found: _Found, crossing: _Flat) -> tuple[int, int]:
+    """Returns readings of the suspect that enclose its step, the jump itself included."""
     rows = found.order[found.step.before : found.step.after + 1]
-    mine = np.where(crossing.src_epoch[rows] == epoch, crossing.src_ns[rows], crossing.dst_ns[rows])
+    mine = np.where(crossing.src_epoch[rows] == found.suspect, crossing.src_ns[rows], crossing.dst_ns[rows])
     size = abs(found.step.size_ns)
     return int(mine.min()) - size, int(mine.max()) + size
 
 
-def _blame(found: list[_Found], crossing: clocks.Crossings, reference: int) -> dict[int, list[_Found]]:
+def _blame(found: list[_Found], crossing: _Flat) -> dict[int, list[_Found]]:
     """Returns the epochs that stepped, each with the pairs that certify its first step."""
-    intervals = {
-        (number, epoch): _interval(item, crossing, epoch)
-        for number, item in enumerate(found)
-        for epoch in item.pair
-    }
-
-    def together(epoch: int, number: int) -> list[int]:
-        begin, end = intervals[number, epoch]
-        return [
-            other
-            for other, item in enumerate(found)
-            if epoch in item.pair
-            and intervals[other, epoch][0] <= end
-            and intervals[other, epoch][1] >= begin
-        ]
-
-    blamed: dict[int, list[int]] = {}
+    intervals = [_interval(item, crossing) for item in found]
+    by_suspect: dict[int, list[int]] = {}
+    by_pair: dict[tuple[int, int], list[int]] = {}
     for number, item in enumerate(found):
-        votes = {epoch: len(together(epoch, number)) for epoch in item.pair if epoch != reference}
-        guilty = max(votes, key=lambda epoch: (votes[epoch], epoch))
-        blamed.setdefault(guilty, []).append(number)
+        by_suspect.setdefault(item.suspect, []).append(number)
+        by_pair.setdefault(item.pair, []).append(number)
+
+    def together(number: int) -> list[int]:
+        begin, end = intervals[number]
+        same = by_suspect[found[number].suspect]
+        return [other for other in same if intervals[other][0] <= end and intervals[other][1] >= begin]
+
+    def guilt(number: int) -> tuple[int, int, int]:
+        return len(together(number)), -found[number].contradictions, found[number].suspect
+
+    guilty = {max(numbers, key=guilt) for numbers in by_pair.values()}
     result = {}
-    for epoch, numbers in blamed.items():
-        # One step at a time: the earliest by the clock's own readings, and all that saw the same one.
-        earliest = min(numbers, key=lambda number: intervals[number, epoch])
-        result[epoch] = [found[number] for number in together(epoch, earliest) if number in numbers]
+    for epoch, numbers in by_suspect.items():
+        mine = [number for number in numbers if number in guilty]
+        if mine:
+            # One step at a time: the earliest by the clock's own readings, and all that saw the same one.
+            earliest = min(mine, key=lambda number: intervals[number])
+            result[epoch] = [found[number] for number in together(earliest) if number in guilty]
     return result
 
 
