@@ -156,7 +156,7 @@ def write_parquet(path: Path, source: Path) -> None:
     table = table.append_column("corrected_start_ns", table["start_ns"])
     table = table.append_column("corrected_end_ns", table["end_ns"])
     table = table.append_column("shift_ns", zeros).append_column("error_ns", zeros)
-    pq.write_table(spans_table(table, ingested.links), path, compression="zstd")
+    pq.write_table(spans_table(table, ingested.links), path, compression="zstd", row_group_size=1 << 17)
 
 
 def read_ours(path: Path) -> int:

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 __all__ = ["edges_table", "spans_table", "write"]
 
+#: Small enough that a reader can use all its cores.
+_ROWS_A_GROUP = 1 << 17
+
 _SPANS = (
     "trace_id",
     "span_id",
@@ -134,4 +137,4 @@ def write(result: Result, target: str, say: Callable[[str], None]) -> None:
 
 def _write_one(table: pa.Table, path: Path) -> None:
     texts = [field.name for field in table.schema if pa.types.is_dictionary(field.type)]
-    pq.write_table(table, path, use_dictionary=texts, compression="zstd", row_group_size=1 << 20)
+    pq.write_table(table, path, use_dictionary=texts, compression="zstd", row_group_size=_ROWS_A_GROUP)

@@ -94,9 +94,10 @@ def _jobs(path: Path, source: int, skipped: Skipped) -> Iterator[_Job]:
 def _jobs_of_file(file: Path, form: Format, place: int, skipped: Skipped) -> Iterator[_Job]:
     name = file.name
     if form is Format.PARQUET:
-        from otel_tf.correlator.sources.parquet import read_parquet
+        from otel_tf.correlator.sources.parquet import parse_parquet, split_parquet
 
-        yield lambda: Piece(read_parquet(file, skipped, place))
+        for part in split_parquet(file, place):
+            yield lambda part=part: Piece(parse_parquet(part, skipped))  # type: ignore[misc]
         return
     with open_binary(file) as stream:
         if form is Format.JSON_LINES:

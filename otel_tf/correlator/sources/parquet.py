@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -19,34 +21,73 @@ from otel_tf.correlator.sources.skipped import Skipped
 from otel_tf.correlator.tables import LINKS, SPANS
 from otel_tf.errors import UserError
 
-__all__ = ["read_parquet"]
+__all__ = ["RowGroups", "parse_parquet", "split_parquet"]
 
 _NEEDED = ("trace_id", "span_id", "start_ns", "end_ns")
 _OPTIONAL = ("parent_span_id", "links")
+_ROWS_A_PART = 100_000
 
 
-def read_parquet(path: Path, skipped: Skipped, file: int = 0) -> Chunk:
-    """Returns the spans of a Parquet file.
+@dataclasses.dataclass(frozen=True)
+class RowGroups:
+    """Some row groups of a file: numbers of the groups and of their first row."""
+
+    path: Path
+    groups: list[int]
+    first_row: int
+    file: int
+
+
+def split_parquet(path: Path, file: int = 0) -> list[RowGroups]:
+    """Returns the row groups of a file, small ones together.
+
+    Raises:
+        UserError: It cannot be read, or lacks a column that nothing can replace.
+    """
+    with _explained(path):
+        metadata = pq.read_metadata(path)
+        present = metadata.schema.to_arrow_schema().names
+        missing = [name for name in _NEEDED if name not in present]
+        if missing:
+            raise UserError(f"{path}: no column {missing[0]!r}")
+    parts: list[RowGroups] = []
+    row, part_rows = 0, _ROWS_A_PART
+    for group in range(metadata.num_row_groups):
+        if part_rows >= _ROWS_A_PART:
+            parts.append(RowGroups(path, [], row, file))
+            part_rows = 0
+        parts[-1].groups.append(group)
+        row += metadata.row_group(group).num_rows
+        part_rows += metadata.row_group(group).num_rows
+    return parts
+
+
+def parse_parquet(part: RowGroups, skipped: Skipped) -> Chunk:
+    """Returns the spans of some row groups.
 
     Columns that an older or another writer left out are filled in: ``process`` by the service's name,
     ``domain`` by the process.
 
     Raises:
-        UserError: It cannot be read, or lacks a column that nothing can replace.
+        UserError: They cannot be read.
     """
-    try:
-        present = set(pq.read_schema(path).names)
-        missing = [name for name in _NEEDED if name not in present]
-        if missing:
-            raise UserError(f"{path}: no column {missing[0]!r}")
+    with _explained(part.path), pq.ParquetFile(part.path) as file:
+        present = set(file.schema_arrow.names)
         wanted = [name for name in (*_NEEDED, *_OPTIONAL, *SPANS.names) if name in present]
-        table = pq.read_table(path, columns=list(dict.fromkeys(wanted))).combine_chunks()
-        return _to_chunk(table, path, skipped, file)
+        columns = list(dict.fromkeys(wanted))
+        table = file.read_row_groups(part.groups, columns=columns, use_threads=False)
+        return _to_chunk(table.combine_chunks(), part, skipped)
+
+
+@contextlib.contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    try:
+        yield
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
         raise UserError(f"{path}: {str(error).splitlines()[0]}") from None
 
 
-def _to_chunk(table: pa.Table, path: Path, skipped: Skipped, file: int) -> Chunk:
+def _to_chunk(table: pa.Table, part: RowGroups, skipped: Skipped) -> Chunk:
     count = table.num_rows
     trace, trace_good = ids.from_arrow(_plain(table, "trace_id"), 16)
     span, span_good = ids.from_arrow(_plain(table, "span_id"), 8)
@@ -62,7 +103,8 @@ def _to_chunk(table: pa.Table, path: Path, skipped: Skipped, file: int) -> Chunk
         rows = np.flatnonzero(bad)
         if len(rows):
             row = int(rows[0])
-            skipped.add(reason, f"{path}: row {row}: {say(row)}", len(rows), (file, row))
+            number = part.first_row + row
+            skipped.add(reason, f"{part.path.name}: row {number}: {say(row)}", len(rows), (part.file, number))
 
     def id_text(row: int) -> str:
         return f"trace id {table['trace_id'][row].as_py()!r}, span id {table['span_id'][row].as_py()!r}"
