@@ -1,4 +1,4 @@
-"""What all tests share: a real Jaeger to talk to, and no silent skip where CI forbids it."""
+"""What all tests share: real servers to talk to, and no silent skip where CI forbids it."""
 
 from __future__ import annotations
 
@@ -25,23 +25,24 @@ ALLOWED_SKIPS = ("platform:",)
 StartJaeger = Callable[..., Jaeger]
 Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
 
-_builder = pytest.StashKey[subprocess.CompletedProcess[str]]()
+_builders = pytest.StashKey[dict[str, subprocess.CompletedProcess[str]]]()
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Builds the Jaeger before the first test: inside one, the test's timeout would count."""
+    """Builds the servers before the first test: inside one, the test's timeout would count."""
     if session.config.option.collectonly:
         return
-    if any("jaeger_binary" in getattr(item, "fixturenames", ()) for item in session.items):
-        capture = session.config.pluginmanager.getplugin("capturemanager")
-        with capture.global_and_fixture_disabled() if capture else contextlib.nullcontext():
-            session.config.stash[_builder] = _build_jaeger()
+    for name in ("jaeger", "collector"):
+        if any(f"{name}_binary" in getattr(item, "fixturenames", ()) for item in session.items):
+            capture = session.config.pluginmanager.getplugin("capturemanager")
+            with capture.global_and_fixture_disabled() if capture else contextlib.nullcontext():
+                session.config.stash.setdefault(_builders, {})[name] = _build(name)
 
 
-def _build_jaeger() -> subprocess.CompletedProcess[str]:
+def _build(name: str) -> subprocess.CompletedProcess[str]:
     """Runs the builder; its progress goes to the terminal, its last line is kept as well."""
     with subprocess.Popen(
-        [sys.executable, str(BUILDER)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, str(BUILDER), name], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as builder:
         assert builder.stderr is not None
         assert builder.stdout is not None
@@ -55,8 +56,18 @@ def _build_jaeger() -> subprocess.CompletedProcess[str]:
 @pytest.fixture(scope="session")
 def jaeger_binary(pytestconfig: pytest.Config) -> Path:
     """A real Jaeger 2: OTEL_TF_JAEGER_BIN, or what tests/backends/build.py built."""
-    # Not there yet only where a test asks for this fixture at run time.
-    built = pytestconfig.stash.get(_builder, None) or _build_jaeger()
+    return _binary("jaeger", pytestconfig)
+
+
+@pytest.fixture(scope="session")
+def collector_binary(pytestconfig: pytest.Config) -> Path:
+    """A real Collector: OTEL_TF_COLLECTOR_BIN, or what tests/backends/build.py built."""
+    return _binary("collector", pytestconfig)
+
+
+def _binary(name: str, pytestconfig: pytest.Config) -> Path:
+    # Not there yet only where a test asks for the fixture at run time.
+    built = pytestconfig.stash.get(_builders, {}).get(name) or _build(name)
     if built.returncode == BUILDER_EXIT_NO_GO:
         pytest.skip(built.stderr.strip())
     if built.returncode != 0:

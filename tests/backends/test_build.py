@@ -1,10 +1,12 @@
-"""The builder of the Jaeger that the tests use, run as make and pytest run it."""
+"""The builder of the servers that the tests use, run as make and pytest run it."""
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -13,22 +15,42 @@ from otel_tf.jaeger import find_binary
 
 BUILDER = Path(__file__).with_name("build.py")
 
-# Says which Go it is, and builds by writing a program that takes a while.
+# Says which Go it is, and builds by writing a program that takes a while: Jaeger where -o says, the
+# Collector where its builder's configuration says. A sleep of its own is what `go run` leaves behind.
 GO = """#!/bin/sh
 case "$1" in
-  version) echo "go version go{version} linux/amd64";;
-  build)
-    echo build >> "{log}"
-    sleep {seconds}
-    while [ "$1" != -o ]; do shift; done
-    printf '#!/bin/sh\\n' > "$2"; chmod +x "$2"
-    {then};;
+  version) echo "go version go{version} linux/amd64"; exit;;
+  build) while [ "$1" != -o ]; do shift; done; to=$2;;
+  run) mkdir collector; to=collector/otel-tf-collector;;
 esac
+echo build >> "{log}"
+sleep {seconds} &
+echo $! > "{log}.pid"
+wait
+printf '#!/bin/sh\\n' > "$to"; chmod +x "$to"
+{then}
 """
 
 
+def is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+SERVERS = {"jaeger": ("Jaeger", "5 minutes", "1.25"), "collector": ("the Collector", "3 minutes", "1.26")}
+
+
+@pytest.fixture(params=list(SERVERS))
+def server(request):
+    """The server to build, and how the builder speaks of it."""
+    return request.param
+
+
 @pytest.fixture
-def machine(tmp_path):
+def machine(tmp_path, server):
     """A machine with an empty cache; `go` is put onto it by a test."""
     (tmp_path / "bin").mkdir()
     environment = {
@@ -41,14 +63,14 @@ def machine(tmp_path):
         builds = tmp_path / "builds"
         cache = tmp_path / "cache" / "otel-tf"
 
-        def put_go(self, version: str = "1.25.0", seconds: float = 0, then: str = "exit 0") -> None:
+        def put_go(self, version: str = "1.26.0", seconds: float = 0, then: str = "exit 0") -> None:
             go = tmp_path / "bin" / "go"
             go.write_text(GO.format(version=version, seconds=seconds, log=self.builds, then=then))
             go.chmod(0o755)
 
         def start(self, **variables: str) -> subprocess.Popen[str]:
             return subprocess.Popen(
-                [sys.executable, BUILDER],
+                [sys.executable, BUILDER, server],
                 env=environment | variables,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -75,11 +97,13 @@ def test_what_it_built_is_what_the_package_finds(jaeger_binary, monkeypatch):
     assert jaeger_binary.name == found.name
 
 
-def test_without_go_it_says_so_in_one_line_and_leaves_nothing(machine):
+def test_without_go_it_says_so_in_one_line_and_leaves_nothing(machine, server):
     code, out, err = machine.build(PATH="/nonexistent")
+    title, _, go = SERVERS[server]
     assert (code, out) == (3, "")
     assert err == (
-        "No Jaeger to test against: Go is not installed (Jaeger is built from source by Go >= 1.25).\n"
+        f"No {title.split()[-1]} to test against: Go is not installed "
+        f"({title} is built from source by Go >= {go}).\n"
     )
     assert not machine.cache.exists()
 
@@ -91,16 +115,17 @@ def test_an_older_go_is_named(machine):
     assert "Go 1.19 is too old" in err
 
 
-def test_a_binary_that_is_given_is_taken(machine, tmp_path):
-    code, out, _ = machine.build(PATH="/nonexistent", OTEL_TF_JAEGER_BIN=str(tmp_path / "jaeger"))
-    assert (code, out) == (0, str(tmp_path / "jaeger"))
+def test_a_binary_that_is_given_is_taken(machine, server, tmp_path):
+    given = {f"OTEL_TF_{server.upper()}_BIN": str(tmp_path / "program")}
+    code, out, _ = machine.build(PATH="/nonexistent", **given)
+    assert (code, out) == (0, str(tmp_path / "program"))
 
 
-def test_it_builds_once_and_says_how_long_that_takes(machine):
+def test_it_builds_once_and_says_how_long_that_takes(machine, server):
     machine.put_go()
     code, out, err = machine.build()
     assert code == 0
-    assert "about 5 minutes" in err
+    assert f"about {SERVERS[server][1]}" in err
     assert Path(out).parent.parent == machine.cache
     assert os.access(out, os.X_OK)
     assert machine.build() == (0, out, "")
@@ -125,10 +150,34 @@ def test_a_build_that_fails_is_told_and_leaves_no_binary(machine):
     assert machine.left() == ["lock"]
 
 
-def test_a_build_that_is_stopped_leaves_no_half_of_one(machine):
+def test_a_build_that_is_stopped_leaves_no_half_of_one_and_no_process(machine, server):
     machine.put_go(seconds=60)
     with machine.start() as builder:
-        assert "about 5 minutes" in builder.stderr.readline()
+        assert f"about {SERVERS[server][1]}" in builder.stderr.readline()
+        pid = machine.builds.with_name("builds.pid")
+        deadline = time.monotonic() + 20
+        while not (pid.exists() and pid.read_text().strip()):
+            assert time.monotonic() < deadline, "go was not started"
+            time.sleep(0.02)
         builder.terminate()
     assert builder.returncode == 1
     assert machine.left() == ["lock"]
+    while is_running(int(pid.read_text())):
+        assert time.monotonic() < deadline, "what go had started goes on"
+        time.sleep(0.02)
+
+
+def test_another_server_is_refused():
+    command = [sys.executable, BUILDER, "zipkin"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "zipkin: no such server; there are jaeger and collector\n"
+
+
+def test_the_collector_that_was_built_has_the_parts_that_are_listed(collector_binary):
+    if "OTEL_TF_COLLECTOR_BIN" in os.environ:
+        pytest.skip("OTEL_TF_COLLECTOR_BIN is set, so nothing was built")
+    said = subprocess.check_output([collector_binary, "components"], text=True)
+    listed = (BUILDER.parent / "collector" / "builder.yaml").read_text()
+    for module in re.findall(r"gomod: (\S+) (v\S+)", listed):
+        assert "module: {} {}".format(*module) in said
