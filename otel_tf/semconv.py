@@ -94,3 +94,4 @@ JAEGER_WARNINGS: Final = "@jaeger@warnings"
 METRIC_STEP_DURATION: Final = "tensorflow.step.duration"  # s
 METRIC_STALENESS: Final = "tensorflow.staleness"  # {step}
 METRIC_SPANS_DROPPED: Final = "otel_tf.spans.dropped"  # {span}
+METRIC_SPOOL_SIZE: Final = "otel_tf.spool.size"  # By

@@ -25,7 +25,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "replay",
         help="send spans that did not reach the endpoint while the job ran",
         description="Send the spans of a run's spool that its OTLP endpoint has not acknowledged. Beside "
-        "each spool file stands what was; backends append, so nothing is sent twice.",
+        "each spool file stands what was; backends append, so nothing is sent twice. For a job that has "
+        "ended: one that runs may be sending the same spans itself.",
         epilog="Headers, certificates, time limit and compression come from OTEL_EXPORTER_OTLP_*. "
         "Exit codes: 0 all there now, 1 some spans were not accepted, 2 bad usage or input.",
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from otel_tf._guard import Guard
 from otel_tf.telemetry import _json, _sdk
 
 if TYPE_CHECKING:
@@ -18,6 +19,9 @@ __all__ = ["MAX_BYTES", "Batch", "ProviderShaper", "Shaper", "merged"]
 
 #: Bytes of a line, and of the lines of a request: gRPC servers take 4 MiB unless told otherwise.
 MAX_BYTES = 3 << 20
+
+
+_guard = Guard("handing a span to the tracer provider")
 
 
 class Batch:
@@ -92,7 +96,10 @@ class ProviderShaper:
         sampled: list[ReadableSpan] = []
         count = 0
         for record in records:
-            span = self._spans.span(record)
+            span = None
+            # One by one: the spans before a broken record are the provider's already.
+            with _guard:
+                span = self._spans.span(record)
             if span is None:
                 continue
             count += 1

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import atexit
-import collections
-import contextlib
 import json
 import logging
 import multiprocessing.util
 import os
-import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from otel_tf._guard import Guard, is_strict
+from otel_tf._guard import Guard
 from otel_tf.telemetry import _clock
+from otel_tf.telemetry._drain import Drain
+from otel_tf.telemetry._metrics import observe
 from otel_tf.telemetry._network import Limits, Network
 from otel_tf.telemetry._records import AttributeValue, Layout, Record, SpanError, SpanKind, SpanLink
 from otel_tf.telemetry._resource import TaskResource, own_attributes, task_attributes
-from otel_tf.telemetry._spool import CLOCKS_SUFFIX, TRACES_SUFFIX, Spool
+from otel_tf.telemetry._spool import CLOCKS_SUFFIX, Spool
 from otel_tf.telemetry._ticker import Ticker
 
 if TYPE_CHECKING:
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 
     from otel_tf.config import Settings
     from otel_tf.identity import Identity
-    from otel_tf.telemetry._batch import Batch, Shaper
 
 __all__ = ["Pipeline", "start"]
 
@@ -60,7 +58,6 @@ class Pipeline:
         identity: Who this process is.
         resource: This process's own resource, for `layout`.
         run_dir: The run directory.
-        dropped: Spans that were lost because the flusher could not keep up.
     """
 
     def __init__(
@@ -75,14 +72,10 @@ class Pipeline:
         self.settings = settings
         self.identity = identity
         self.run_dir = (settings.run_dir or Path("otel-tf-runs") / identity.run_id).absolute()
-        self.dropped = 0
-        self._queue: collections.deque[Record] = collections.deque()
-        self._append = self._queue.append
-        self._drain_lock = threading.Lock()
         self._closed = False
         self._running = False
         self._forked = False
-        self._max_batch = _positive("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", _MAX_BATCH)
+        max_batch = _positive("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", _MAX_BATCH)
         self._spool = Spool(self.run_dir, identity.task.replace(":", "-")) if settings.spool else None
         self.resource = TaskResource(own_attributes(identity) if enabled else {})
         self._exit_callbacks: list[Callable[[float], object]] = []
@@ -92,11 +85,14 @@ class Pipeline:
             spool=self._spool,
             limits=Limits(
                 max_waiting=_positive("OTEL_BSP_MAX_QUEUE_SIZE", _MAX_UNSENT),
-                max_spans=self._max_batch,
+                max_spans=max_batch,
                 delay_s=_positive("OTEL_BSP_SCHEDULE_DELAY", _SCHEDULE_DELAY_MS) / 1000,
             ),
             adopt=self._adopt,
         )
+        self._drain = Drain(self._network, self._spool, max_batch)
+        self._queue = self._drain.queue
+        self._append = self._queue.append
         self._flusher = Ticker("otel-tf flusher")
         # Apart from the flusher: a callback may wait for a worker that is gone.
         self._callbacks = Ticker("otel-tf callbacks")
@@ -162,11 +158,14 @@ class Pipeline:
                 have one.
         """
         if len(self._queue) >= _MAX_WAITING:
-            self.dropped += 1
+            self._drain.dropped += 1
             return
         self._append(Record(layout, trace_id, span_id, parent_id, start_ns, end_ns, values, error, links))
         if not self._running:
             self._resume()
+        elif error is not None:
+            # The process may be about to die of it.
+            self._flusher.hurry()
 
     def task_resource(
         self,
@@ -229,12 +228,26 @@ class Pipeline:
 
         return undo
 
+    @property
+    def dropped(self) -> int:
+        """Spans that were lost: broken, or more than the flusher could keep up with."""
+        return self._drain.dropped
+
+    @property
+    def not_sent(self) -> int:
+        """Spans that were given up on the way to the network; `otel-tf replay` sends them."""
+        return self._network.not_sent
+
+    @property
+    def spool_size(self) -> int:
+        """Bytes of spans spooled by this process."""
+        return self._spool.size if self._spool is not None else 0
+
     # -- the way out -----------------------------------------------------------------
 
     def drain(self) -> None:
         """Spools what was recorded and hands it to the network's threads; never raises."""
-        with _drain_guard, self._drain_lock:
-            self._drain_locked()
+        self._drain.run()
 
     def flush(self, timeout_s: float) -> bool:
         """Spools everything recorded before the call and waits until the network has tried it.
@@ -250,7 +263,7 @@ class Pipeline:
         if not self.enabled:
             return True
         deadline = time.monotonic() + timeout_s
-        written = self._drain_within(timeout_s)
+        written = self._drain.within(timeout_s)
         return self._network.flush(max(deadline - time.monotonic(), 0.0)) and written
 
     def shutdown(self, timeout_s: float) -> bool:
@@ -267,7 +280,7 @@ class Pipeline:
         if not self.enabled or self._closed:
             return True
         deadline = time.monotonic() + timeout_s
-        written = self._drain_within(timeout_s)
+        written = self._drain.within(timeout_s)
         sent = self._network.flush(max(deadline - time.monotonic(), 0.0), provider=False)
         self._closed = True
         self._running = False
@@ -277,50 +290,7 @@ class Pipeline:
         atexit.unregister(self._at_exit)
         _pipelines.discard(self)
         # What came in meanwhile.
-        return self._drain_within(0.0) and written and sent
-
-    def _drain_within(self, timeout_s: float) -> bool:
-        """Drains, unless the flusher's thread is stuck in a drain; returns whether all is written."""
-        if not self._drain_lock.acquire(timeout=max(timeout_s, 0.1)):
-            return False
-        try:
-            with _drain_guard:
-                self._drain_locked()
-        finally:
-            self._drain_lock.release()
-        return not self._queue and (self._spool is None or not self._spool.failed)
-
-    def _drain_locked(self) -> None:
-        shaper = self._network.shaper()
-        queue = self._queue
-        while queue:
-            records: list[Record] = []
-            with contextlib.suppress(IndexError):
-                while len(records) < self._max_batch:
-                    records.append(queue.popleft())
-            try:
-                batches = shaper.shape(records)
-            except Exception:
-                if is_strict():
-                    raise
-                self._salvage(shaper, records)
-            else:
-                self._hand_over(batches)
-
-    def _salvage(self, shaper: Shaper, records: Sequence[Record]) -> None:
-        """One of the records is broken: hands over the others one by one."""
-        for record in records:
-            with _drain_guard:
-                self._hand_over(shaper.shape([record]))
-                continue
-            self.dropped += 1
-
-    def _hand_over(self, batches: Sequence[Batch]) -> None:
-        for batch in batches:
-            if self._spool is not None:
-                batch.place = self._spool.write(TRACES_SUFFIX, batch.line)
-                batch.line = b""
-            self._network.offer(batch)
+        return self._drain.within(0.0) and written and sent
 
     def _snapshot(self) -> None:
         if self._spool is not None:
@@ -340,6 +310,7 @@ class Pipeline:
         # All imports happen here, on the caller's thread: none must meet the program's own on another.
         with _drain_guard:
             self._network.prepare()
+            observe(self)
         self._resume()
 
     def _register(self) -> None:
@@ -389,9 +360,7 @@ class Pipeline:
 
     def _after_fork_in_child(self) -> None:
         """Gives the child a state of its own; what the parent had recorded is the parent's to write."""
-        self._queue.clear()
-        self.dropped = 0
-        self._drain_lock = threading.Lock()
+        self._drain.abandon()
         self._running = False
         self._forked = True
         self._exit_callbacks = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -62,6 +63,12 @@ class Ticker:
                 )
                 self._thread.start()
 
+    def hurry(self) -> None:
+        """Makes the first callback due at once."""
+        for every in self._callbacks[:1]:
+            every.due = 0.0
+        self._wake.set()
+
     def stop(self) -> None:
         """Ends the thread after the call under way; does not wait for it."""
         self._stopped = True
@@ -79,9 +86,12 @@ class Ticker:
         while not self._stopped:
             for every in self._callbacks:
                 if every.due <= time.monotonic() and not self._stopped:
+                    every.due = math.inf
                     with every.guard:
                         every.callback()
-                    every.due = time.monotonic() + every.interval_s
+                    # Unless `hurry` was called meanwhile.
+                    if every.due == math.inf:
+                        every.due = time.monotonic() + every.interval_s
             due = min((every.due for every in self._callbacks), default=None)
             wake.wait(None if due is None else max(due - time.monotonic(), 0.0))
             wake.clear()

@@ -5,6 +5,10 @@ from __future__ import annotations
 import contextlib
 import gzip
 import json
+import os
+import subprocess
+import sys
+import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -184,3 +188,33 @@ def grpc_collector() -> Iterator[Collector]:
         yield state
     finally:
         server.stop(None).wait()
+
+
+def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", textwrap.dedent(code)],
+        env={**os.environ, "OTEL_TF_TESTING": "true", **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+#: What every test program begins with.
+PROGRAM = """
+import os, sys, time
+from otel_tf import config, ids
+from otel_tf.identity import identify
+from otel_tf.telemetry import start
+settings = config.resolve()
+pipeline = start(settings, identify(settings))
+layout = pipeline.layout("train_step", fields=("tensorflow.global_step", "tensorflow.seq"))
+def step(n):
+    seq, mono, wall = pipeline.now()
+    pipeline.record(layout, ids.trace_id("r", n), ids.span_id("r", n), 0, wall, wall + 1, (n, seq))
+"""
+
+
+def program(rest: str) -> str:
+    return textwrap.dedent(PROGRAM) + textwrap.dedent(rest)

@@ -16,8 +16,16 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
 from otel_tf.telemetry import SpanError, _pipeline, _shipper
-from tests.telemetry.support import DEAD, Collector, record_step, spool_spans, step_layout, until
-from tests.telemetry.test_pipeline import program, run_python
+from tests.telemetry.support import (
+    DEAD,
+    Collector,
+    program,
+    record_step,
+    run_python,
+    spool_spans,
+    step_layout,
+    until,
+)
 
 
 def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:

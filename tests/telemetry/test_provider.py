@@ -27,17 +27,17 @@ from opentelemetry.sdk.trace.sampling import (
     TraceIdRatioBased,
 )
 
-from otel_tf import ids
+from otel_tf import _guard, ids
 from otel_tf.telemetry import SpanError, SpanKind, SpanLink
 from tests.telemetry.support import (
     Collector,
     attributes_of,
+    program,
     record_step,
     spool_lines,
     spool_spans,
     step_layout,
 )
-from tests.telemetry.test_pipeline import program
 
 
 @pytest.fixture
@@ -237,6 +237,20 @@ def test_recorded_but_not_sampled_is_spooled_and_not_exported(
     assert one.flush(5)
     assert exporter.get_finished_spans() == ()
     assert len(spool_spans(tmp_path / "run")) == 1
+
+
+def test_a_broken_record_takes_no_other_with_it(
+    exporter: InMemorySpanExporter, pipeline: Any, tmp_path: Path
+) -> None:
+    _guard.strict(False)
+    one = pipeline(tracer_provider=provider_with(exporter), flush_interval_ms=60_000)
+    layout = step_layout(one)
+    record_step(one, layout, 1)
+    one.record(layout, 1, 2, 0, 1, 2, ("too few",))
+    record_step(one, layout, 2)
+    one.flush(5)
+    assert [span.attributes["tensorflow.global_step"] for span in exporter.get_finished_spans()] == [1, 2]
+    assert len(spool_spans(tmp_path / "run")) == 2
 
 
 def test_the_ledger_says_who_took_the_spans(
