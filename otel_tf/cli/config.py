@@ -59,12 +59,20 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "its default and what it does; then OpenTelemetry's own variables. An argument in code wins over "
         "a variable, and that over the default.",
     )
-    parser.add_argument("--format", choices=("table", "json"), default="table")
+    parser.add_argument(
+        "--format",
+        choices=("table", "json", "markdown"),
+        default="table",
+        help="markdown: the documentation's table of settings and their defaults",
+    )
     parser.set_defaults(func=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Prints the settings."""
+    if args.format == "markdown":
+        print(_markdown())
+        return 0
     settings = _settings(resolve())
     opentelemetry = _opentelemetry(os.environ)
     if args.format == "json":
@@ -79,6 +87,35 @@ def run(args: argparse.Namespace) -> int:
             print(textwrap.indent(textwrap.fill(entry["doc"] + origin, 100), "      "))
         print()
     return 0
+
+
+def _markdown() -> str:
+    lines = [
+        "# Configuration",
+        "",
+        "Every setting is an environment variable and an argument of `otel_tf.instrument`; an argument wins",
+        "over a variable, a variable over the default. An empty variable counts as unset, only `true` is true,",
+        "durations are integer milliseconds. `otel-tf config` shows the values in force; this page is what",
+        "`otel-tf config --format markdown` prints.",
+        "",
+        "| variable | argument | default | what it does |",
+        "|---|---|---|---|",
+    ]
+    for row in rows():
+        default = "" if row.default is None else f"`{str(row.default).lower()}`"
+        lines.append(f"| `{row.metadata['env']}` | `{row.name}` | {default} | {row.metadata['doc']} |")
+    lines += [
+        "",
+        "## OpenTelemetry's own",
+        "",
+        "Read by its SDK and exporters, and kept to by ours.",
+        "",
+        "| variable | default | what it does |",
+        "|---|---|---|",
+    ]
+    for name, standard, doc in _OTEL:
+        lines.append(f"| `{name}` | {'' if standard is None else f'`{standard}`'} | {doc} |")
+    return "\n".join(lines)
 
 
 def _settings(settings: Settings) -> list[dict[str, Any]]:
