@@ -10,7 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from otel_tf import semconv
+from otel_tf.correlator.sinks.flat import Flat, flat_of, join
 from otel_tf.correlator.sources import ids
+from otel_tf.correlator.sources.extract import STATUS_MESSAGE
 
 __all__ = ["attributes_of"]
 
@@ -31,38 +33,68 @@ _COLUMNS = {
 }
 
 
-def attributes_of(spans: pa.Table, clocks: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Returns the attributes of each span of ``spans``.
+def attributes_of(
+    spans: pa.Table, clocks: list[dict[str, Any]], root_steps: list[int]
+) -> tuple[Flat, list[str]]:
+    """Returns the attributes and the status messages of spans, and of the roots added behind them.
 
     Args:
         spans: Rows of a result's ``correlated``.
         clocks: The report's ``clocks``: a span that was open while its clock stepped gets a warning.
+        root_steps: The first step of each root that is added.
     """
-    decode = msgspec.json.Decoder(dict[str, Any]).decode
-    texts = spans["attributes"].to_pylist()
-    result: list[dict[str, Any]] = [decode(text) if text else {} for text in texts]
-    made = {
-        semconv.LOGICAL_ORIGINAL_TRACE: ids.to_hex(
-            spans["trace_hi"].to_numpy(), spans["trace_lo"].to_numpy()
-        ),
-        semconv.LOGICAL_ORIGINAL_SPAN: ids.to_hex(spans["span_id"].to_numpy()),
-    }
-    for key, column in (*((key, spans[name]) for name, key in _COLUMNS.items()), *made.items()):
-        if column.null_count == len(column):
-            continue
-        for attributes, value in zip(result, column.to_pylist(), strict=True):
-            if value is not None:
-                attributes[key] = value
+    total = spans.num_rows + len(root_steps)
+    original, messages = _original(spans, total)
+    roots = np.arange(spans.num_rows, total)
+    trace = ids.to_hex(spans["trace_hi"].to_numpy(), spans["trace_lo"].to_numpy())
+    span = ids.to_hex(spans["span_id"].to_numpy())
+    parts = [
+        original,
+        *(_of_column(spans[name], key, total) for name, key in _COLUMNS.items()),
+        _of_column(trace, semconv.LOGICAL_ORIGINAL_TRACE, total),
+        _of_column(span, semconv.LOGICAL_ORIGINAL_SPAN, total),
+        flat_of(total, roots, semconv.GLOBAL_STEP, pa.array(root_steps, pa.int64())),
+        _warnings(spans, clocks, total),
+    ]
     if "wait_ns" in spans.column_names:
-        for attributes, wait_ns in zip(result, spans["wait_ns"].to_pylist(), strict=True):
-            if wait_ns is not None:
-                attributes[semconv.COLLECTIVE_WAIT] = wait_ns / 1e9
+        parts.append(_of_column(pc.divide(spans["wait_ns"], 1e9), semconv.COLLECTIVE_WAIT, total))
+    return join(part for part in parts if len(part.owner)), messages + [""] * len(root_steps)
+
+
+def _original(spans: pa.Table, total: int) -> tuple[Flat, list[str]]:
+    decode = msgspec.json.Decoder(dict[str, Any]).decode
+    owner: list[int] = []
+    keys: list[str] = []
+    values: list[Any] = []
+    messages = [""] * spans.num_rows
+    for row, text in enumerate(spans["attributes"].to_pylist()):
+        if text:
+            attributes = decode(text)
+            messages[row] = attributes.pop(STATUS_MESSAGE, "")
+            owner += [row] * len(attributes)
+            keys += attributes
+            values += attributes.values()
+    return flat_of(total, owner, keys, values), messages
+
+
+def _of_column(column: Any, key: str, total: int) -> Flat:
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(pa.string())
+    rows = np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False)) if column.null_count else None
+    if rows is None:
+        return flat_of(total, np.arange(len(column)), key, column)
+    return flat_of(total, rows, key, column.drop_null())
+
+
+def _warnings(spans: pa.Table, clocks: list[dict[str, Any]], total: int) -> Flat:
+    found: dict[int, list[str]] = {}
     for clock in clocks:
         for step in clock["steps"]:
             text = f"the clock of {clock['domain']} stepped by {step['size_ns'] / 1e6:+,.3f} ms here"
             for row in _open_at(spans, str(clock["domain"]), step["at_ns"]):
-                result[row].setdefault(semconv.JAEGER_WARNINGS, []).append(text)
-    return result
+                found.setdefault(row, []).append(text)
+    rows = sorted(found)
+    return flat_of(total, rows, semconv.JAEGER_WARNINGS, [found[row] for row in rows])
 
 
 def _open_at(spans: pa.Table, domain: str, at_ns: int) -> list[int]:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit, urlunsplit
 
-from otel_tf.correlator.sinks.encode import requests
+from otel_tf.correlator.sinks.encode_proto import requests
 from otel_tf.correlator.sinks.logical import logical
 from otel_tf.errors import UserError
 

@@ -18,6 +18,7 @@ import pyarrow as pa
 from otel_tf import ids, semconv
 from otel_tf.correlator.sinks import layout
 from otel_tf.correlator.sinks.attributes import attributes_of
+from otel_tf.correlator.sinks.flat import Flat
 from otel_tf.correlator.sinks.straggler import straggler_last
 
 if TYPE_CHECKING:
@@ -40,27 +41,29 @@ class Logical:
     """Spans to write, sorted by trace, then causal order. Lists and arrays have one item a span.
 
     Attributes:
-        trace_id: Index into ``traces``.
+        trace: Index into ``traces``.
         traces: 128-bit trace ids.
         span_id, parent_id: 64-bit ids as int64; no parent is 0.
+        name, kind, status, message: Of the span and its status; an empty text is no message.
         start_ns, end_ns: As they are to be shown.
         resource: Index into ``resources``.
         resources: Attributes of each resource.
         links: Per span with links, the trace ids and span ids (both as integers) of those.
     """
 
-    trace_id: Int
+    trace: Int
     traces: list[int]
     span_id: Int
     parent_id: Int
-    name: list[str]
+    name: pa.StringArray
     kind: npt.NDArray[np.int8]
     status: npt.NDArray[np.int8]
+    message: pa.StringArray
     start_ns: Int
     end_ns: Int
     resource: Int
     resources: list[dict[str, Any]]
-    attributes: list[dict[str, Any]]
+    attributes: Flat
     links: dict[int, list[tuple[int, int]]]
 
 
@@ -132,8 +135,7 @@ def _group(spans: pa.Table, parent: Int, run: str) -> _Groups:
 
 def _assemble(placed: _Placed, groups: _Groups, result: Result, run: str) -> Logical:
     spans, count = placed.spans, placed.spans.num_rows
-    names = spans["name"].to_pylist()
-    root_row, added = _root_rows(names, placed, groups)
+    root_row, added = _root_rows(placed, groups)
     roots = [root for number in added.tolist() if (root := groups.roots[number]) is not None]
     # Roots that are added stand behind the spans here, and first in their traces in the end.
     group = np.concatenate([placed.group, added])
@@ -163,38 +165,41 @@ def _assemble(placed: _Placed, groups: _Groups, result: Result, run: str) -> Log
     order = np.lexsort([np.r_[np.ones(count), np.zeros(len(added))], group])
     place = np.empty_like(order)
     place[order] = np.arange(len(order))
-    names += [name for name, _ in roots]
-    attributes = attributes_of(spans, result.report.get("clocks") or []) + [
-        {semconv.GLOBAL_STEP: step} for _, step in roots
-    ]
+    name = pa.concat_arrays(
+        [spans["name"].cast(pa.string()).combine_chunks(), pa.array([name for name, _ in roots], pa.string())]
+    )
+    clocks = result.report.get("clocks") or []
+    attributes, messages = attributes_of(spans, clocks, [step for _, step in roots])
     added_kind, added_status = np.ones(len(added), np.int8), np.zeros(len(added), np.int8)
     found_links = _links(result.links, placed, span_id, parent, groups)
     return Logical(
-        trace_id=group[order],
+        trace=group[order],
         traces=groups.traces,
         span_id=span_id[order],
         parent_id=np.where(parent >= 0, span_id[parent], 0)[order],
-        name=[names[row] for row in order.tolist()],
+        name=name.take(pa.array(order)),
         kind=np.concatenate([spans["kind"].to_numpy(), added_kind])[order],
         status=np.concatenate([spans["status"].to_numpy(), added_status])[order],
+        message=pa.array(messages, pa.string()).take(pa.array(order)),
         start_ns=start[order],
         end_ns=end[order],
         resource=np.concatenate([resource, np.full(len(added), len(resources) - 1)])[order],
         resources=resources,
-        attributes=[attributes[row] for row in order.tolist()],
+        attributes=attributes.take(order),
         links={int(place[row]): pairs for row, pairs in found_links.items()},
     )
 
 
-def _root_rows(names: list[str], placed: _Placed, groups: _Groups) -> tuple[Int, Int]:
+def _root_rows(placed: _Placed, groups: _Groups) -> tuple[Int, Int]:
     """Returns the row of each trace's root, -1 for none, and the traces that one is added to.
 
     A step's own ``step`` span, written by its chief, stays the root. Where there is none, since its
     process died or another instrumentation made the spans, one is added.
     """
-    count, group = len(names), placed.group
+    count, group = placed.spans.num_rows, placed.group
     root_row = np.full(len(groups.traces), -1, np.int64)
-    is_step = np.fromiter((name == semconv.SPAN_STEP for name in names), np.bool_, count)
+    code, names = layout.codes(placed.spans["name"])
+    is_step = code == (names.index(semconv.SPAN_STEP) if semconv.SPAN_STEP in names else -2)
     own = np.flatnonzero(is_step & (placed.parent < 0))
     how_many = np.bincount(group[own], minlength=len(groups.traces))
     single = own[how_many[group[own]] == 1]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from otel_tf.correlator.sinks.draft import draft
-from otel_tf.correlator.sinks.encode import json_lines
+from otel_tf.correlator.sinks.encode_json import json_lines
 from otel_tf.correlator.sinks.logical import logical
 from otel_tf.errors import UserError
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["MOST_ATTRIBUTES", "Attributes", "Integers", "Texts", "json_of", "parents"]
+__all__ = ["MOST_ATTRIBUTES", "Attributes", "Integers", "Texts", "json_of", "parents", "quoted"]
 
 #: More attributes than that on one span are cut (OpenTelemetry's SDKs stop at 128 by default).
 MOST_ATTRIBUTES = 1024
@@ -141,7 +141,7 @@ class Attributes:
                 extra, pc.equal(extra, "").fill_null(True), pa.scalar(None, pa.string())
             )
             if extra.null_count < len(extra):
-                pair = pc.binary_join_element_wise(pa.scalar(head), _quoted(extra), "")
+                pair = pc.binary_join_element_wise(pa.scalar(head), quoted(extra), "")
                 text = pc.if_else(
                     pc.equal(text, ""), pair, pc.coalesce(pc.binary_join_element_wise(text, pair, ","), text)
                 )
@@ -184,7 +184,7 @@ def _whole_number(value: str | float | None) -> int | None:
     return None if isinstance(value, float) and value != number else number
 
 
-def _quoted(texts: pa.Array) -> pa.Array:
+def quoted(texts: pa.Array) -> pa.Array:
     """Returns ``texts`` as JSON strings."""
     quoted = pc.binary_join_element_wise(pa.scalar('"'), texts, pa.scalar('"'), "")
     odd = pc.match_substring_regex(texts, _NEEDS_ESCAPE).fill_null(False)
@@ -197,7 +197,7 @@ def _quoted(texts: pa.Array) -> pa.Array:
 def json_of(value: pa.StructArray) -> pa.Array:
     """Returns OTLP ``AnyValue`` structs as JSON texts: bytes as base64, no value as ``null``."""
     kinds = {value.type.field(i).name for i in range(value.type.num_fields)}
-    result = _quoted(value.field("stringValue"))
+    result = quoted(value.field("stringValue"))
     for kind in ("intValue", "boolValue", "doubleValue", "arrayValue", "kvlistValue", "bytesValue"):
         if not result.null_count:
             break
@@ -215,7 +215,7 @@ def _json_of_kind(kind: str, leaf: pa.Array) -> pa.Array:
         return pa.array([None if x is None else _double(x) for x in leaf.to_pylist()], pa.string())
     if kind == "bytesValue":
         if pa.types.is_string(leaf.type):
-            return _quoted(leaf)
+            return quoted(leaf)
         return pa.array(
             [None if x is None else f'"{base64.b64encode(x).decode()}"' for x in leaf.to_pylist()],
             pa.string(),
@@ -232,7 +232,7 @@ def _json_of_kind(kind: str, leaf: pa.Array) -> pa.Array:
 
 
 def _json_pairs(items: pa.StructArray) -> pa.Array:
-    keys = _quoted(items.field("key").fill_null(""))
+    keys = quoted(items.field("key").fill_null(""))
     return pc.binary_join_element_wise(keys, json_of(items.field("value")), ":")
 
 
