@@ -5,15 +5,17 @@ from __future__ import annotations
 import atexit
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from otel_tf import config
-from otel_tf.identity import identify
+from otel_tf.identity import Identity, identify
 from otel_tf.instrumentation.function_call import FunctionCallSeam
 from otel_tf.instrumentation.parameter_server.coordinator import CoordinatorSeam
-from otel_tf.instrumentation.seams import Seams
+from otel_tf.instrumentation.seams import Seam, Seams
+from otel_tf.instrumentation.steps import Steps
 from otel_tf.telemetry import Pipeline, start
 
 __all__ = ["Handle", "instrument", "uninstrument"]
@@ -26,10 +28,10 @@ _attached: dict[str, Handle] = {}
 class Handle:
     """What `instrument` returns: the way to flush and to undo. A context manager that undoes on exit."""
 
-    def __init__(self, pipeline: Pipeline, seams: Seams, coordinator: CoordinatorSeam | None) -> None:
+    def __init__(self, pipeline: Pipeline, seams: Seams, attached: Sequence[Seam]) -> None:
         self._pipeline = pipeline
         self._seams = seams
-        self._coordinator = coordinator
+        self._seams_attached = attached
         # Registered after the pipeline's own, so it runs before it: last the spool is written.
         atexit.register(self._at_exit)
 
@@ -53,8 +55,8 @@ class Handle:
             Whether all of it was done in time.
         """
         until = time.monotonic() + timeout_s
-        fetched = self._fetch(timeout_s)
-        return self._pipeline.flush(max(until - time.monotonic(), 0.0)) and fetched
+        settled = self._settle(timeout_s)
+        return self._pipeline.flush(max(until - time.monotonic(), 0.0)) and settled
 
     def uninstrument(self) -> None:
         """Puts every patched object back as it was and flushes. A second call does nothing."""
@@ -63,29 +65,29 @@ class Handle:
                 return
             atexit.unregister(self._at_exit)
             timeout_s = self._pipeline.settings.exit_timeout_ms / 1000
-            self._fetch(timeout_s)
+            self._settle(timeout_s)
             self._seams.undo()
-            if self._coordinator is not None:
-                self._coordinator.detach()
+            for seam in self._seams_attached:
+                seam.detach()
             self._pipeline.shutdown(timeout_s)
 
-    def _fetch(self, timeout_s: float) -> bool:
-        """Fetches on the pipeline's thread: a worker that hangs must not hang its caller.
+    def _settle(self, timeout_s: float) -> bool:
+        """Settles on the pipeline's thread: a worker that hangs must not hang its caller.
 
         (A thread of its own could not be started at exit, which Python forbids since 3.12.)
         """
-        coordinator = self._coordinator
-        if coordinator is None or not coordinator.has_workers:
-            return True
         done = threading.Event()
 
         def once() -> None:
             if not done.is_set():
                 try:
-                    coordinator.fetch_idle(force=True)
+                    for seam in self._seams_attached:
+                        seam.settle()
                 finally:
                     done.set()
 
+        if not self._seams_attached:
+            return True
         cancel = self._pipeline.every(0.0, once)
         try:
             return done.wait(timeout_s)
@@ -93,7 +95,7 @@ class Handle:
             cancel()
 
     def _at_exit(self) -> None:
-        self._fetch(self._pipeline.settings.exit_timeout_ms / 1000)
+        self._settle(self._pipeline.settings.exit_timeout_ms / 1000)
 
     def __enter__(self) -> Handle:
         return self
@@ -126,18 +128,22 @@ def instrument(strategy: Any = None, *, tracer_provider: Any = None, **settings:
         identity = identify(in_force, strategy=None if strategy is None else type(strategy).__name__)
         pipeline = start(in_force, identity, tracer_provider=tracer_provider)
         seams = Seams()
-        coordinator = None
-        if pipeline.enabled:
-            try:
-                FunctionCallSeam(pipeline, identity).attach(seams)
-                coordinator = CoordinatorSeam(pipeline, in_force, identity)
-                coordinator.attach(seams)
-            except BaseException:
-                seams.undo()
-                pipeline.shutdown(0.0)
-                raise
-        handle = _attached["handle"] = Handle(pipeline, seams, coordinator)
+        attached = _seams(pipeline, in_force, identity) if pipeline.enabled else []
+        try:
+            for seam in attached:
+                seam.attach(seams)
+        except BaseException:
+            seams.undo()
+            pipeline.shutdown(0.0)
+            raise
+        handle = _attached["handle"] = Handle(pipeline, seams, attached)
         return handle
+
+
+def _seams(pipeline: Pipeline, settings: config.Settings, identity: Identity) -> list[Seam]:
+    """Returns every seam, in the order of attaching."""
+    steps = Steps(pipeline, identity)
+    return [FunctionCallSeam(steps), CoordinatorSeam(pipeline, settings, identity)]
 
 
 def uninstrument() -> None:

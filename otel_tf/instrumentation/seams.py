@@ -10,12 +10,30 @@ import wrapt
 
 from otel_tf.errors import DidNotInstrument
 
-__all__ = ["Seams"]
+__all__ = ["Seam", "Seams"]
 
 _logger = logging.getLogger(__name__)
 
 #: ``wrapper(wrapped, instance, args, kwargs)``, wrapt's convention.
 Wrapper = Callable[[Callable[..., Any], Any, tuple[Any, ...], dict[str, Any]], Any]
+
+
+class Seam:
+    """One patched place in TensorFlow or Keras; a subclass a file."""
+
+    def attach(self, seams: Seams) -> None:
+        """Wraps what is to be wrapped.
+
+        Raises:
+            DidNotInstrument: The installed version is not one we know.
+        """
+        raise NotImplementedError
+
+    def settle(self) -> None:
+        """Writes the spans that are still in the making elsewhere; runs on the pipeline's thread."""
+
+    def detach(self) -> None:
+        """Forgets what was left on the user's objects; the originals are back already."""
 
 
 class Seams:

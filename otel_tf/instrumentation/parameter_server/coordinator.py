@@ -27,7 +27,7 @@ from otel_tf.instrumentation.parameter_server.closures import Attempt, ClosureRe
 from otel_tf.instrumentation.parameter_server.cluster import ClusterTelemetry
 from otel_tf.instrumentation.parameter_server.stamps import name_of, ring_name, stamped
 from otel_tf.instrumentation.parameter_server.workers import WorkerTelemetry
-from otel_tf.instrumentation.seams import Seams
+from otel_tf.instrumentation.seams import Seam, Seams
 from otel_tf.instrumentation.training_function import step_counter, trains
 from otel_tf.telemetry import Pipeline
 
@@ -52,7 +52,7 @@ class _Outcome(threading.local):
     failure: BaseException | None = None
 
 
-class CoordinatorSeam:
+class CoordinatorSeam(Seam):
     """Everything that is wrapped for ParameterServerStrategy, and the state behind it."""
 
     def __init__(self, pipeline: Pipeline, settings: Settings, identity: Identity) -> None:
@@ -95,10 +95,9 @@ class CoordinatorSeam:
         for function in list(self._wrapped_functions):
             vars(function).pop(_WRAPPER, None)
 
-    @property
-    def has_workers(self) -> bool:
-        """Whether any worker ran anything."""
-        return bool(self._workers)
+    def settle(self) -> None:
+        """Fetches what workers still hold."""
+        self.fetch_idle(force=True)
 
     def fetch_idle(self, *, force: bool = False) -> None:
         """Fetches the stamps of workers that run nothing right now.
