@@ -69,6 +69,7 @@ class Handle:
             self._seams.undo()
             for seam in self._seams_attached:
                 seam.detach()
+            self._seams_attached = ()
             self._pipeline.shutdown(timeout_s)
 
     def _settle(self, timeout_s: float) -> bool:
