@@ -14,7 +14,7 @@ from otel_tf.correlator.sinks.flat import Flat, flat_of, join
 from otel_tf.correlator.sources import ids
 from otel_tf.correlator.sources.extract import STATUS_MESSAGE
 
-__all__ = ["attributes_of"]
+__all__ = ["attributes_of", "clock_warnings"]
 
 #: Columns of the canonical table that were attributes, and are again.
 _COLUMNS = {
@@ -33,35 +33,49 @@ _COLUMNS = {
 }
 
 
-def attributes_of(
-    spans: pa.Table, clocks: list[dict[str, Any]], root_steps: list[int]
-) -> tuple[Flat, list[str]]:
-    """Returns the attributes and the status messages of spans, and of the roots added behind them.
+def attributes_of(spans: pa.Table, warnings: list[list[str]]) -> tuple[Flat, pa.StringArray]:
+    """Returns the attributes and the status messages (empty for none) of spans.
 
     Args:
-        spans: Rows of a result's ``correlated``.
-        clocks: The report's ``clocks``: a span that was open while its clock stepped gets a warning.
-        root_steps: The first step of each root that is added.
+        spans: Rows of a `Logical`'s ``spans``, few enough that columns of their attributes stay small.
+        warnings: Of each of them, texts that Jaeger is to show as warnings.
     """
-    total = spans.num_rows + len(root_steps)
-    original, messages = _original(spans, total)
-    roots = np.arange(spans.num_rows, total)
+    total = spans.num_rows
+    original, messages = _original(spans)
+    recorded = pa.array(spans["span_id"].to_numpy() != 0)
+    nothing = pa.scalar(None, pa.string())
     trace = ids.to_hex(spans["trace_hi"].to_numpy(), spans["trace_lo"].to_numpy())
     span = ids.to_hex(spans["span_id"].to_numpy())
+    warned = [row for row, texts in enumerate(warnings) if texts]
     parts = [
         original,
-        *(_of_column(spans[name], key, total) for name, key in _COLUMNS.items()),
-        _of_column(trace, semconv.LOGICAL_ORIGINAL_TRACE, total),
-        _of_column(span, semconv.LOGICAL_ORIGINAL_SPAN, total),
-        flat_of(total, roots, semconv.GLOBAL_STEP, pa.array(root_steps, pa.int64())),
-        _warnings(spans, clocks, total),
+        *(_of_column(spans[name], key) for name, key in _COLUMNS.items()),
+        _of_column(pc.if_else(recorded, trace, nothing), semconv.LOGICAL_ORIGINAL_TRACE),
+        _of_column(pc.if_else(recorded, span, nothing), semconv.LOGICAL_ORIGINAL_SPAN),
+        flat_of(total, warned, semconv.JAEGER_WARNINGS, [warnings[row] for row in warned]),
     ]
     if "wait_ns" in spans.column_names:
-        parts.append(_of_column(pc.divide(spans["wait_ns"], 1e9), semconv.COLLECTIVE_WAIT, total))
-    return join(part for part in parts if len(part.owner)), messages + [""] * len(root_steps)
+        parts.append(_of_column(pc.divide(spans["wait_ns"], 1e9), semconv.COLLECTIVE_WAIT))
+    return join([part for part in parts if len(part.owner)] or [original]), messages
 
 
-def _original(spans: pa.Table, total: int) -> tuple[Flat, list[str]]:
+def clock_warnings(spans: pa.Table, clocks: list[dict[str, Any]]) -> dict[int, list[str]]:
+    """Returns by row what to say of spans that were open while their clock stepped.
+
+    Args:
+        spans: Rows of a `Logical`'s ``spans``.
+        clocks: The report's ``clocks``.
+    """
+    found: dict[int, list[str]] = {}
+    for clock in clocks:
+        for step in clock["steps"]:
+            text = f"the clock of {clock['domain']} stepped by {step['size_ns'] / 1e6:+,.3f} ms here"
+            for row in _open_at(spans, str(clock["domain"]), step["at_ns"]):
+                found.setdefault(row, []).append(text)
+    return found
+
+
+def _original(spans: pa.Table) -> tuple[Flat, pa.StringArray]:
     decode = msgspec.json.Decoder(dict[str, Any]).decode
     owner: list[int] = []
     keys: list[str] = []
@@ -74,27 +88,16 @@ def _original(spans: pa.Table, total: int) -> tuple[Flat, list[str]]:
             owner += [row] * len(attributes)
             keys += attributes
             values += attributes.values()
-    return flat_of(total, owner, keys, values), messages
+    return flat_of(spans.num_rows, owner, keys, values), pa.array(messages, pa.string())
 
 
-def _of_column(column: Any, key: str, total: int) -> Flat:
+def _of_column(column: Any, key: str) -> Flat:
     if pa.types.is_dictionary(column.type):
         column = column.cast(pa.string())
-    rows = np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False)) if column.null_count else None
-    if rows is None:
-        return flat_of(total, np.arange(len(column)), key, column)
-    return flat_of(total, rows, key, column.drop_null())
-
-
-def _warnings(spans: pa.Table, clocks: list[dict[str, Any]], total: int) -> Flat:
-    found: dict[int, list[str]] = {}
-    for clock in clocks:
-        for step in clock["steps"]:
-            text = f"the clock of {clock['domain']} stepped by {step['size_ns'] / 1e6:+,.3f} ms here"
-            for row in _open_at(spans, str(clock["domain"]), step["at_ns"]):
-                found.setdefault(row, []).append(text)
-    rows = sorted(found)
-    return flat_of(total, rows, semconv.JAEGER_WARNINGS, [found[row] for row in rows])
+    rows = np.arange(len(column))
+    if column.null_count:
+        rows = rows[column.is_valid().to_numpy(zero_copy_only=False)]
+    return flat_of(len(column), rows, key, column.drop_null())
 
 
 def _open_at(spans: pa.Table, domain: str, at_ns: int) -> list[int]:

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from otel_tf import semconv
+from otel_tf.correlator.sinks.attributes import attributes_of
 from otel_tf.correlator.sinks.flat import Flat
 from otel_tf.correlator.sinks.logical import Logical
 from otel_tf.correlator.sources import ids
@@ -19,7 +20,7 @@ from otel_tf.correlator.sources.attributes import quoted
 __all__ = ["json_lines"]
 
 #: Texts of that many spans stay far below the 2 GB that a column of Arrow texts can hold.
-_SPANS_AT_ONCE = 100_000
+_SPANS_AT_ONCE = 20_000
 
 
 def json_lines(logical: Logical) -> Iterator[bytes]:
@@ -53,12 +54,14 @@ def _lines(logical: Logical, rows: Any) -> pa.Array:
 
 
 def _spans(logical: Logical, rows: Any) -> pa.Array:
-    number = pa.array(rows)
+    spans = logical.spans.slice(rows.min(), len(rows)).take(rows - rows.min()).combine_chunks()
+    warnings = [logical.warnings.get(row, []) for row in rows.tolist()]
+    attributes, messages = attributes_of(spans, warnings)
+    code, kind = (spans[name].combine_chunks() for name in ("status", "kind"))
     traces = pa.array([f"{trace:032x}" for trace in logical.traces])
     parent = logical.parent_id[rows]
     parents = _concat('"parentSpanId":"', ids.to_hex(parent), '",')
-    messages = logical.message.take(number)
-    status = _concat('"code":', pa.array(logical.status[rows]), ',"message":', quoted(messages))
+    status = _concat('"code":', code, ',"message":', quoted(messages))
     no_message = pc.equal(messages, "")
     return _concat(
         '{"traceId":"',
@@ -68,17 +71,17 @@ def _spans(logical: Logical, rows: Any) -> pa.Array:
         '",',
         pc.if_else(pa.array(parent == 0), "", parents),
         '"name":',
-        quoted(logical.name.take(number)),
+        quoted(spans["name"].cast(pa.string()).combine_chunks()),
         ',"kind":',
-        pa.array(logical.kind[rows]),
+        kind,
         ',"startTimeUnixNano":"',
         pa.array(logical.start_ns[rows]),
         '","endTimeUnixNano":"',
         pa.array(logical.end_ns[rows]),
         '","attributes":[',
-        _attributes(logical.attributes.take(rows)),
+        _attributes(attributes),
         '],"status":{',
-        pc.if_else(no_message, _concat('"code":', pa.array(logical.status[rows])), status),
+        pc.if_else(no_message, _concat('"code":', code), status),
         "}",
         _links(logical, rows.tolist()),
         "}",

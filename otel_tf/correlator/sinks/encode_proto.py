@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from otel_tf import semconv
+from otel_tf.correlator.sinks.attributes import attributes_of
 from otel_tf.correlator.sinks.flat import Flat, flat_of
 from otel_tf.correlator.sinks.logical import Logical
 from otel_tf.correlator.sources.shape import proto_handler
@@ -59,20 +60,20 @@ def _resource_spans(logical: Logical, rows: Any, traces: pa.Array) -> pa.Array:
 
 
 def _spans(logical: Logical, rows: Any, traces: pa.Array) -> pa.StructArray:
-    numbers = pa.array(rows)
+    spans = logical.spans.slice(rows.min(), len(rows)).take(rows - rows.min()).combine_chunks()
+    warnings = [logical.warnings.get(row, []) for row in rows.tolist()]
+    attributes, messages = attributes_of(spans, warnings)
     return _struct(
         traceId=traces.take(pa.array(logical.trace[rows])),
         spanId=_id_bytes(logical.span_id[rows]),
         parentSpanId=_id_bytes(logical.parent_id[rows]),
-        name=logical.name.take(numbers),
-        kind=pa.array(logical.kind[rows].astype(np.int32)),
+        name=spans["name"].cast(pa.string()).combine_chunks(),
+        kind=spans["kind"].cast(pa.int32()).combine_chunks(),
         startTimeUnixNano=pa.array(logical.start_ns[rows].astype(np.uint64)),
         endTimeUnixNano=pa.array(logical.end_ns[rows].astype(np.uint64)),
-        attributes=_attributes(logical.attributes.take(rows)),
+        attributes=_attributes(attributes),
         links=_links(logical, rows.tolist()),
-        status=_struct(
-            message=logical.message.take(numbers), code=pa.array(logical.status[rows].astype(np.int32))
-        ),
+        status=_struct(message=messages, code=spans["status"].cast(pa.int32()).combine_chunks()),
     )
 
 

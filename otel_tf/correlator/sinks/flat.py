@@ -47,23 +47,6 @@ class Flat:
         """Where each owner's attributes begin, and the end (count + 1,)."""
         return np.concatenate([[0], np.cumsum(np.bincount(self.owner, minlength=self.count))])
 
-    def take(self, owners: Int) -> Flat:
-        """Returns the attributes of these owners, numbered anew in this order."""
-        offsets = self.offsets
-        lengths = offsets[owners + 1] - offsets[owners]
-        owner = np.repeat(np.arange(len(owners)), lengths)
-        within = np.arange(len(owner)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-        return self._pick(np.repeat(offsets[owners], lengths) + within, len(owners), owner)
-
-    def _pick(self, at: Int, count: int, owner: Int) -> Flat:
-        index = pa.array(at)
-        nested: dict[int, Any] = {}
-        if self.nested:
-            place = {old: new for new, old in enumerate(at.tolist())}
-            nested = {place[old]: value for old, value in self.nested.items() if old in place}
-        leaves = {kind: leaf.take(index) for kind, leaf in self.leaves.items()}
-        return Flat(count, owner, self.key.take(index), leaves, nested)
-
 
 def flat_of(count: int, owner: Int | list[int], key: str | list[str], values: Any) -> Flat:
     """Returns attributes from their parts.
@@ -99,17 +82,22 @@ def join(parts: Iterable[Flat]) -> Flat:
     """Returns the attributes of several parts about the same owners; those of earlier parts first."""
     parts = list(parts)
     owner = np.concatenate([part.owner for part in parts])
-    starts = itertools.accumulate((len(part.owner) for part in parts), initial=0)
-    whole = Flat(
-        parts[0].count,
-        owner,
-        pa.concat_arrays([part.key for part in parts]),
-        {kind: pa.concat_arrays([part.leaves[kind] for part in parts]) for kind in _KINDS},
-        {
-            start + n: value
-            for start, part in zip(starts, parts, strict=False)
-            for n, value in part.nested.items()
-        },
-    )
     at = np.argsort(owner, kind="stable")
-    return whole._pick(at, whole.count, owner[at])
+    index = pa.array(at)
+    starts = itertools.accumulate((len(part.owner) for part in parts), initial=0)
+    nested = {
+        start + n: value
+        for start, part in zip(starts, parts, strict=False)
+        for n, value in part.nested.items()
+    }
+    if nested:
+        place = np.empty_like(at)
+        place[at] = np.arange(len(at))
+        nested = {int(place[old]): value for old, value in nested.items()}
+    return Flat(
+        parts[0].count,
+        owner[at],
+        pa.concat_arrays([part.key for part in parts]).take(index),
+        {kind: pa.concat_arrays([part.leaves[kind] for part in parts]).take(index) for kind in _KINDS},
+        nested,
+    )

@@ -7,18 +7,21 @@ Jaeger's memory storage shows once.
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit, urlunsplit
 
-from otel_tf.correlator.sinks.encode_proto import requests
+from otel_tf.correlator.sinks.encode_proto import Request, requests
 from otel_tf.correlator.sinks.logical import logical
 from otel_tf.errors import UserError
 
 if TYPE_CHECKING:
     from otel_tf.correlator.result import Result
     from otel_tf.telemetry._otlp import Sender
+    from otel_tf.telemetry._sinks import Outcome
 
 __all__ = ["endpoint_of", "write"]
 
@@ -69,33 +72,58 @@ def write(result: Result, target: str, say: Callable[[str], None]) -> None:
     if connection is None:
         raise UserError("jaeger=: the installed opentelemetry-exporter-otlp-proto-http is not one we know")
     traces = logical(result)
-    total, sent, rejected, reason = len(traces.span_id), 0, 0, ""
-    said = time.monotonic()
-    try:
-        for request in requests(traces):
-            outcome = _send(connection, request.payload, target, sent)
-            sent += request.spans
-            if outcome.rejected:
-                rejected, reason = rejected + outcome.rejected, outcome.reason
-            if time.monotonic() - said > _SAY_EVERY_S:
-                said = time.monotonic()
-                say(f"{sent:,} of {total:,} spans sent to {endpoint}")
-    finally:
-        exporter.shutdown()
-    if rejected:
-        raise UserError(f"jaeger={target}: {rejected:,} of {total:,} spans were rejected: {reason}")
-    say(f"{sent:,} spans in {len(traces.traces):,} traces sent to {endpoint}")
+    progress = _Progress(target, endpoint, len(traces.span_id), say)
+    # One request is on its way while the next is made.
+    with ThreadPoolExecutor(1, "otel-tf-send") as pool:
+        under_way: list[Future[None]] = []
+        try:
+            for request in requests(traces):
+                if under_way:
+                    under_way.pop().result()
+                under_way.append(pool.submit(_send, connection, request, progress))
+            for last in under_way:
+                last.result()
+        finally:
+            exporter.shutdown()
+    if progress.rejected:
+        counts = f"{progress.rejected:,} of {progress.total:,}"
+        raise UserError(f"jaeger={target}: {counts} spans were rejected: {progress.reason}")
+    say(f"{progress.sent:,} spans in {len(traces.traces):,} traces sent to {endpoint}")
 
 
-def _send(connection: Sender, payload: bytes, target: str, sent: int) -> Any:
+@dataclasses.dataclass
+class _Progress:
+    """How far the sending is. Only one request at a time is sent, so nothing here is locked."""
+
+    target: str
+    endpoint: str
+    total: int
+    say: Callable[[str], None]
+    sent: int = 0
+    rejected: int = 0
+    reason: str = ""
+    said: float = dataclasses.field(default_factory=time.monotonic)
+
+    def count(self, spans: int, outcome: Outcome) -> None:
+        self.sent += spans
+        if outcome.rejected:
+            self.rejected, self.reason = self.rejected + outcome.rejected, outcome.reason
+        if time.monotonic() - self.said > _SAY_EVERY_S:
+            self.said = time.monotonic()
+            self.say(f"{self.sent:,} of {self.total:,} spans sent to {self.endpoint}")
+
+
+def _send(connection: Sender, request: Request, progress: _Progress) -> None:
     """Sends one request, again while the endpoint says that it may be (429, 502-504, no connection)."""
     pause_s = _FIRST_PAUSE_S
     for attempt in range(1, _ATTEMPTS + 1):
-        outcome = connection.send(payload, None)
+        outcome = connection.send(request.payload, None)
         if outcome.accepted:
-            return outcome
-        if not outcome.retry or attempt == _ATTEMPTS or (sent == 0 and "refused" in outcome.reason):
+            progress.count(request.spans, outcome)
+            return
+        never_there = progress.sent == 0 and "refused" in outcome.reason
+        if not outcome.retry or never_there or attempt == _ATTEMPTS:
             break
         time.sleep(outcome.retry_after_s if outcome.retry_after_s is not None else pause_s)
         pause_s *= 2
-    raise UserError(f"jaeger={target}: {outcome.reason} ({sent:,} spans had been sent)")
+    raise UserError(f"jaeger={progress.target}: {outcome.reason} ({progress.sent:,} spans had been sent)")

@@ -9,7 +9,7 @@ ids, made from the run id and the step, so that writing the same run twice write
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -17,8 +17,7 @@ import pyarrow as pa
 
 from otel_tf import ids, semconv
 from otel_tf.correlator.sinks import layout
-from otel_tf.correlator.sinks.attributes import attributes_of
-from otel_tf.correlator.sinks.flat import Flat
+from otel_tf.correlator.sinks.attributes import clock_warnings
 from otel_tf.correlator.sinks.straggler import straggler_last
 
 if TYPE_CHECKING:
@@ -32,39 +31,39 @@ MOST_SPANS = 2000
 _MOST_WORKER_SERVICES = 20
 
 _WORD = 2**64 - 1
+_LATEST_NS = 2**62
 
 Int = npt.NDArray[np.int64]
 
 
 @dataclasses.dataclass(frozen=True)
 class Logical:
-    """Spans to write, sorted by trace, then causal order. Lists and arrays have one item a span.
+    """Spans to write, sorted by trace, then causal order. Arrays have one item a span.
 
     Attributes:
+        spans: Rows of a result's ``correlated``, for what was recorded; of a root that was added, only the
+            name, the step and the service are there, and its ids are 0.
         trace: Index into ``traces``.
         traces: 128-bit trace ids.
         span_id, parent_id: 64-bit ids as int64; no parent is 0.
-        name, kind, status, message: Of the span and its status; an empty text is no message.
         start_ns, end_ns: As they are to be shown.
         resource: Index into ``resources``.
         resources: Attributes of each resource.
         links: Per span with links, the trace ids and span ids (both as integers) of those.
+        warnings: Per span with warnings, their texts.
     """
 
+    spans: pa.Table
     trace: Int
     traces: list[int]
     span_id: Int
     parent_id: Int
-    name: pa.StringArray
-    kind: npt.NDArray[np.int8]
-    status: npt.NDArray[np.int8]
-    message: pa.StringArray
     start_ns: Int
     end_ns: Int
     resource: Int
-    resources: list[dict[str, Any]]
-    attributes: Flat
+    resources: list[dict[str, str]]
     links: dict[int, list[tuple[int, int]]]
+    warnings: dict[int, list[str]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,31 +76,50 @@ class _Groups:
     roots: list[tuple[str, int] | None]
 
 
-@dataclasses.dataclass(frozen=True)
-class _Placed:
-    """The spans sorted by trace, then causal order: trace and parent's row (-1: none) of each."""
-
-    spans: pa.Table
-    row_in_result: Int
-    group: Int
-    parent: Int
-
-
 def logical(result: Result) -> Logical:
     """Returns the run of ``result`` as logical traces."""
     run = str(result.report.get("run_id") or "")
     by_order = np.argsort(result.correlated["order"].to_numpy(), kind="stable")
     spans = result.correlated.take(by_order)
+    count = spans.num_rows
     parent = layout.parent_rows(spans)
     groups = _group(spans, parent, run)
-    by_group = np.argsort(groups.of, kind="stable")
-    place = np.empty_like(by_group)
-    place[by_group] = np.arange(len(by_group))
-    group = groups.of[by_group]
-    parent = np.where(parent[by_group] >= 0, place[parent[by_group]], -1)
-    parent = layout.without_cycles(np.where((parent >= 0) & (group[parent] == group), parent, -1))
-    placed = _Placed(spans.take(by_group), by_order[by_group], group, parent)
-    return _assemble(placed, groups, result, run)
+    same_trace = (parent >= 0) & (groups.of[parent] == groups.of)
+    parent = layout.without_cycles(np.where(same_trace, parent, -1))
+    root_row, added = _root_rows(spans, parent, groups)
+    # Roots that are added stand behind the spans for now.
+    root_of = root_row[groups.of]
+    orphan = (parent < 0) & (root_of >= 0) & (root_of != np.arange(count))
+    parent = np.concatenate([np.where(orphan, root_of, parent), np.full(len(added), -1)])
+    group = np.concatenate([groups.of, added])
+    root_ids = [ids.span_id(run, "logical", groups.traces[number], "root") for number in added.tolist()]
+    span_id = np.concatenate([spans["span_id"].to_numpy(), np.array(root_ids, np.uint64).astype(np.int64)])
+    spans = pa.concat_tables([spans, _root_spans(spans, groups, added)]).unify_dictionaries()
+    # Now to their places: by trace, the root that was added first, then in causal order.
+    order = np.lexsort([np.concatenate([np.arange(count), np.full(len(added), -1)]), group])
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order))
+    parent = np.where(parent[order] >= 0, place[parent[order]], -1)
+    spans, group = spans.take(order).combine_chunks(), group[order]
+    span_id = layout.unique_ids(group, span_id[order])
+    place_of_row = np.empty(count, np.int64)
+    place_of_row[by_order] = place[:count]
+    links = _links(result.links, _Targets(spans, group, groups.traces, span_id), place_of_row, parent)
+    start, end = _times(spans, group, parent)
+    resources, resource = _resources(spans, run)
+    return Logical(
+        spans=spans,
+        trace=group,
+        traces=groups.traces,
+        span_id=span_id,
+        parent_id=np.where(parent >= 0, span_id[parent], 0),
+        start_ns=start,
+        end_ns=end,
+        resource=resource,
+        resources=resources,
+        links=links,
+        warnings=clock_warnings(spans, result.report.get("clocks") or []),
+    )
 
 
 def _group(spans: pa.Table, parent: Int, run: str) -> _Groups:
@@ -133,127 +151,94 @@ def _group(spans: pa.Table, parent: Int, run: str) -> _Groups:
     return _Groups(of, traces, roots)
 
 
-def _assemble(placed: _Placed, groups: _Groups, result: Result, run: str) -> Logical:
-    spans, count = placed.spans, placed.spans.num_rows
-    root_row, added = _root_rows(placed, groups)
-    roots = [root for number in added.tolist() if (root := groups.roots[number]) is not None]
-    # Roots that are added stand behind the spans here, and first in their traces in the end.
-    group = np.concatenate([placed.group, added])
-    orphan = (
-        (placed.parent < 0) & (root_row[placed.group] >= 0) & (root_row[placed.group] != np.arange(count))
-    )
-    parent = np.where(orphan, root_row[placed.group], placed.parent)
-    parent = np.concatenate([parent, np.full(len(added), -1)])
-    first_child = np.searchsorted(placed.group, added)
-    start, end = spans["corrected_start_ns"].to_numpy(), spans["corrected_end_ns"].to_numpy()
-    end = straggler_last(spans, placed.group, placed.parent, end)
-    start, end = layout.times(
-        np.concatenate([start, start[first_child]]),
-        np.concatenate([end, start[first_child]]),
-        parent,
-        group,
-        np.concatenate([spans["kind"].to_numpy() != layout.CONSUMER, np.ones(len(added), np.bool_)]),
-    )
-    root_ids = [ids.span_id(run, "logical", groups.traces[number], "root") for number in added.tolist()]
-    span_id = np.concatenate(
-        [
-            layout.unique_ids(placed.group, spans["span_id"].to_numpy()),
-            np.array(root_ids, np.uint64).astype(np.int64),
-        ]
-    )
-    resources, resource = _resources(spans, run)
-    order = np.lexsort([np.r_[np.ones(count), np.zeros(len(added))], group])
-    place = np.empty_like(order)
-    place[order] = np.arange(len(order))
-    name = pa.concat_arrays(
-        [spans["name"].cast(pa.string()).combine_chunks(), pa.array([name for name, _ in roots], pa.string())]
-    )
-    clocks = result.report.get("clocks") or []
-    attributes, messages = attributes_of(spans, clocks, [step for _, step in roots])
-    added_kind, added_status = np.ones(len(added), np.int8), np.zeros(len(added), np.int8)
-    found_links = _links(result.links, placed, span_id, parent, groups)
-    return Logical(
-        trace=group[order],
-        traces=groups.traces,
-        span_id=span_id[order],
-        parent_id=np.where(parent >= 0, span_id[parent], 0)[order],
-        name=name.take(pa.array(order)),
-        kind=np.concatenate([spans["kind"].to_numpy(), added_kind])[order],
-        status=np.concatenate([spans["status"].to_numpy(), added_status])[order],
-        message=pa.array(messages, pa.string()).take(pa.array(order)),
-        start_ns=start[order],
-        end_ns=end[order],
-        resource=np.concatenate([resource, np.full(len(added), len(resources) - 1)])[order],
-        resources=resources,
-        attributes=attributes.take(order),
-        links={int(place[row]): pairs for row, pairs in found_links.items()},
-    )
-
-
-def _root_rows(placed: _Placed, groups: _Groups) -> tuple[Int, Int]:
+def _root_rows(spans: pa.Table, parent: Int, groups: _Groups) -> tuple[Int, Int]:
     """Returns the row of each trace's root, -1 for none, and the traces that one is added to.
 
     A step's own ``step`` span, written by its chief, stays the root. Where there is none, since its
     process died or another instrumentation made the spans, one is added.
     """
-    count, group = placed.spans.num_rows, placed.group
     root_row = np.full(len(groups.traces), -1, np.int64)
-    code, names = layout.codes(placed.spans["name"])
+    code, names = layout.codes(spans["name"])
     is_step = code == (names.index(semconv.SPAN_STEP) if semconv.SPAN_STEP in names else -2)
-    own = np.flatnonzero(is_step & (placed.parent < 0))
-    how_many = np.bincount(group[own], minlength=len(groups.traces))
-    single = own[how_many[group[own]] == 1]
-    root_row[group[single]] = single
-    wants = np.fromiter((root is not None for root in groups.roots), np.bool_, len(groups.roots))
-    # In windows of steps, one step's root is not the window's.
-    windows = np.fromiter(
-        (root is not None and root[0] == semconv.SPAN_STEPS for root in groups.roots), np.bool_, len(wants)
-    )
-    root_row[~wants | windows] = -1
+    own = np.flatnonzero(is_step & (parent < 0))
+    single = own[np.bincount(groups.of[own], minlength=len(root_row))[groups.of[own]] == 1]
+    root_row[groups.of[single]] = single
+    for number, root in enumerate(groups.roots):
+        # In windows of steps, one step's root is not the window's.
+        if root is None or root[0] == semconv.SPAN_STEPS:
+            root_row[number] = -1
+    wants = np.array([root is not None for root in groups.roots], np.bool_)
     added = np.flatnonzero(wants & (root_row < 0))
-    root_row[added] = count + np.arange(len(added))
+    root_row[added] = spans.num_rows + np.arange(len(added))
     return root_row, added
 
 
-def _service_name(service: str, worker: str | None, by_role: bool) -> str:
+def _root_spans(spans: pa.Table, groups: _Groups, added: Int) -> pa.Table:
+    """Returns rows for the roots to add: no ids, and times that give way to those of the children."""
+    code, names = layout.codes(spans["service"])
+    service = names[int(np.bincount(code, minlength=1).argmax())]
+    blank = {
+        **dict.fromkeys(("trace_hi", "trace_lo", "span_id", "parent_id", "status"), 0),
+        **{"kind": 1, "service": service, "process": "", "domain": ""},
+        **{"start_ns": _LATEST_NS, "end_ns": 0, "corrected_start_ns": _LATEST_NS, "corrected_end_ns": 0},
+    }
+    roots = [root for number in added.tolist() if (root := groups.roots[number]) is not None]
+    rows = [{**blank, "name": name, "global_step": step} for name, step in roots]
+    # What a span must have, such as an order, a root that nobody recorded may lack.
+    schema = pa.schema([field.with_nullable(True) for field in spans.schema])
+    return pa.Table.from_pylist(rows, schema=schema).cast(spans.schema)
+
+
+def _times(spans: pa.Table, group: Int, parent: Int) -> tuple[Int, Int]:
+    start, end = spans["corrected_start_ns"].to_numpy(), spans["corrected_end_ns"].to_numpy()
+    end = straggler_last(spans, group, parent, end)
+    waited_for = spans["kind"].to_numpy() != layout.CONSUMER
+    return layout.times(start, end, parent, group, waited_for)
+
+
+def _service_name(service: str, worker: str, by_role: bool) -> str:
     name = service + semconv.LOGICAL_SERVICE_SUFFIX
     if not worker:
         return name
     return f"{name} {worker.partition(':')[0] if by_role else worker}"
 
 
-def _resources(spans: pa.Table, run: str) -> tuple[list[dict[str, Any]], Int]:
-    """Returns the resources, last the one of roots that are added, and the number of each span's."""
+def _resources(spans: pa.Table, run: str) -> tuple[list[dict[str, str]], Int]:
+    """Returns the resources and the number of each span's."""
     columns = [layout.codes(spans[name]) for name in ("service", "worker", "process", "domain")]
     first, number = layout.distinct(*(code for code, _ in columns))
-    rows = [
-        [names[code[row]] if code[row] >= 0 else None for code, names in columns] for row in first.tolist()
-    ]
-    tasks = [_task(run, worker, str(process)) for _, worker, process, _ in rows]
+    rows = [[names[code[row]] if code[row] >= 0 else "" for code, names in columns] for row in first.tolist()]
+    tasks = [_task(run, worker, process) for _, worker, process, _ in rows]
     by_role = len({task for task in tasks if task}) > _MOST_WORKER_SERVICES
-    found: list[dict[str, Any]] = [
+    found = [
         {
-            semconv.SERVICE_NAME: _service_name(str(service), task, by_role),
+            semconv.SERVICE_NAME: _service_name(service, task, by_role),
             semconv.SERVICE_INSTANCE_ID: process,
             semconv.CLOCK_DOMAIN: domain,
+            semconv.RUN_ID: run,
         }
         for (service, _, process, domain), task in zip(rows, tasks, strict=True)
     ]
-    code, names = columns[0]
-    common = names[int(np.bincount(code, minlength=1).argmax())]
-    found.append({semconv.SERVICE_NAME: _service_name(common, None, by_role)})
-    if run:
-        found = [{**item, semconv.RUN_ID: run} for item in found]
-    return found, number
+    return [{key: value for key, value in item.items() if value} for item in found], number
 
 
-def _task(run: str, worker: str | None, process: str) -> str | None:
+def _task(run: str, worker: str, process: str) -> str:
     """Returns whose a span is: a coordinator's spans name the worker that they wait for, not itself."""
     return process.removeprefix(f"{run}/") if process.startswith(f"{run}/") else worker
 
 
+@dataclasses.dataclass(frozen=True)
+class _Targets:
+    """What a link may point at."""
+
+    spans: pa.Table
+    group: Int
+    traces: list[int]
+    span_id: Int
+
+
 def _links(
-    links: pa.Table, placed: _Placed, span_id: Int, parent: Int, groups: _Groups
+    links: pa.Table, targets: _Targets, place_of_row: Int, parent: Int
 ) -> dict[int, list[tuple[int, int]]]:
     """Returns links by row, to the logical spans where they are ours.
 
@@ -261,14 +246,12 @@ def _links(
     """
     found: dict[int, list[tuple[int, int]]] = {}
     words = [links[name].to_numpy() for name in ("trace_hi", "trace_lo", "span_id")]
-    place = np.empty_like(placed.row_in_result)
-    place[placed.row_in_result] = np.arange(len(place))
-    source = place[links["row"].to_numpy()]
-    target = layout.rows_of(placed.spans, *words)
+    source = place_of_row[links["row"].to_numpy()]
+    target = layout.rows_of(targets.spans, *words)
     for link in np.flatnonzero(parent[source] >= 0).tolist():
         to = int(target[link])
         if to >= 0:
-            pair = (groups.traces[int(placed.group[to])], int(span_id[to]) & _WORD)
+            pair = (targets.traces[int(targets.group[to])], int(targets.span_id[to]) & _WORD)
         else:
             high, low, span = (int(word[link]) & _WORD for word in words)
             pair = (high << 64 | low, span)
