@@ -26,7 +26,7 @@ _DOUBT = np.array([0, 2, 3, 4, 5, 1])
 
 @dataclasses.dataclass(frozen=True)
 class Quarantine:
-    """Edges set aside: which, by how much the rest contradicts them (ns), and why; arrays (Q,)."""
+    """Edges set aside: which, by how much corrected times contradict them (ns), and why; arrays (Q,)."""
 
     edges: Edges
     excess_ns: Int
@@ -79,6 +79,7 @@ def adjust(
     met: Barriers,
     program: Program,
     *,
+    outliers: Int,
     reference: int,
     engine: Engine,
 ) -> Adjusted:
@@ -90,12 +91,16 @@ def adjust(
         edges: Edges between events of spans.
         met: Barriers.
         program: Program order.
+        outliers: Edges known to contradict those around them; −1 − barrier for a barrier's.
         reference: Domain whose clock is kept.
         engine: Runs the statements.
     """
     count = columns.count
     epoch, blur = work.epoch, work.blur_ns
-    model = fit(crossings(work, edges, met), work.extents(), reference, engine)
+    crossing = crossings(work, edges, met)
+    if len(outliers):
+        crossing = crossing.take(~np.isin(crossing.edge, outliers))
+    model = fit(crossing, work.extents(), reference, engine)
     shift, width = model.at(epoch, work.local_ns)
     fitted = work.local_ns + shift
     base = _in_program_order(fitted, program)
@@ -108,19 +113,18 @@ def adjust(
 
     total = with_barriers(edges, met, count)
     aside = _Aside(total)
-    for item in model.contradictions:
-        index = (
-            np.array([item.edge])
-            if item.edge >= 0
-            else np.flatnonzero(total.src == 2 * count - 1 - item.edge)
-        )
-        aside.put(index, item.excess_ns, "contradicts the clocks that the other edges give")
+    for why, numbers in (
+        ("contradicts the edges around it", outliers),
+        ("contradicts the clocks that the other edges give", model.contradictions),
+    ):
+        aside.put(numbers[numbers >= 0], why)
+        aside.put(np.flatnonzero(np.isin(total.src, 2 * count - 1 - numbers[numbers < 0])), why)
     late = base[total.src] + total.min_ns - base[total.dst]
     same_clock = epoch_all[total.src] == epoch_all[total.dst]
     between = half[total.src] + half[total.dst]
     within = blur_all[total.src] + blur_all[total.dst] + total.min_ns
     wrong = np.flatnonzero(late > np.where(same_clock, within, between))
-    aside.put(wrong, late[wrong], "contradicts the clocks by more than both error bars")
+    aside.put(wrong, "contradicts the clocks by more than both error bars")
 
     position = np.concatenate([program.position, 2 * count + np.arange(met.count)])
     time_ns = _repaired(base, position, program, aside)[position]
@@ -135,7 +139,7 @@ def adjust(
         ),
         by_position=time_ns[program.event],
         edges=kept,
-        quarantine=aside.quarantine(),
+        quarantine=aside.quarantine(time_ns),
         work=work,
         clocks=model,
         violations=int((time_ns[kept.src] + kept.min_ns > time_ns[kept.dst]).sum()),
@@ -148,22 +152,20 @@ class _Aside:
     def __init__(self, edges: Edges) -> None:
         self.edges = edges
         self.mask = np.zeros(len(edges), dtype=bool)
-        self._excess = np.zeros(len(edges), dtype=np.int64)
         self._reason: dict[int, str] = {}
 
-    def put(self, index: Int, excess_ns: Int | int, reason: str) -> None:
+    def put(self, index: Int, reason: str) -> None:
         """Sets edges aside; the first reason stays."""
         new = ~self.mask[index]
-        self._excess[index[new]] = excess_ns[new] if isinstance(excess_ns, np.ndarray) else excess_ns
         self.mask[index] = True
         self._reason.update(dict.fromkeys(index[new].tolist(), reason))
 
-    def quarantine(self) -> Quarantine:
-        """Returns what was set aside."""
+    def quarantine(self, time_ns: Int) -> Quarantine:
+        """Returns what was set aside, and by how much corrected times contradict it."""
         index = np.flatnonzero(self.mask)
-        return Quarantine(
-            self.edges.take(index), self._excess[index], tuple(self._reason[i] for i in index.tolist())
-        )
+        edges = self.edges.take(index)
+        excess = np.maximum(time_ns[edges.src] + edges.min_ns - time_ns[edges.dst], 0)
+        return Quarantine(edges, excess, tuple(self._reason[i] for i in index.tolist()))
 
 
 def _in_program_order(times: Int, program: Program) -> Int:
@@ -203,4 +205,4 @@ def _repaired(base: Int, position: Int, program: Program, aside: _Aside) -> Int:
             cycle = kept[error.edges]
             doubt = _DOUBT[total.kind[cycle]]
             loser = cycle[np.lexsort((total.dst[cycle], total.src[cycle], -doubt))[:1]]
-            aside.put(loser, 0, f"closes a cycle of {len(cycle)} edges")
+            aside.put(loser, f"closes a cycle of {len(cycle)} edges")

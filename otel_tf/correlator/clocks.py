@@ -23,7 +23,7 @@ from otel_tf.correlator.solver import UNBOUNDED, Constraints, InfeasibleError
 if TYPE_CHECKING:
     from otel_tf.correlator.engines.duckdb import Engine
 
-__all__ = ["HARD_DRIFT", "SOFT_DRIFT", "Contradiction", "Crossings", "Epochs", "Fit", "fit", "rough_slopes"]
+__all__ = ["HARD_DRIFT", "SOFT_DRIFT", "Crossings", "Epochs", "Fit", "fit", "rough_slopes"]
 
 #: Drift in units of 2^-30. Hard: the kernel's limit for slewing a clock, 500 ppm, and a crystal beside it.
 HARD_DRIFT = round(600e-6 * 2**30)
@@ -67,24 +67,17 @@ class Crossings:
 
 
 @dataclasses.dataclass(frozen=True)
-class Contradiction:
-    """An edge that no clocks within the drift limit could satisfy together with the others."""
-
-    edge: int
-    excess_ns: int
-
-
-@dataclasses.dataclass(frozen=True)
 class Fit:
     """Shifts at the centres of windows.
 
     Attributes:
         bits: A window is 2^bits ns of local time.
         base_ns: Local time at which an epoch's window 0 begins (E,).
-        shift_ns: Best estimate of corrected − local (E, K); low_ns and high_ns bound the truth, and are
-            ∓`UNBOUNDED` away where nothing bounds it.
+        shift_ns: Best estimate of corrected − local (E, K).
+        low_ns, high_ns: Bounds of the truth, against the component's anchor (E, K); void where not bounded.
         component: Epochs connected by edges share a number; 0 is the reference's.
-        known: Epochs bounded from both sides against the reference (E,).
+        bounded: Epochs bounded from both sides against their component's anchor (E,).
+        known: Those of them in the reference's component (E,).
         drift: By how much an epoch's rate may differ from its median, in units of 2^-30 (E,).
         contradictions: Edges that were left out because no clocks could satisfy them with the others.
     """
@@ -95,9 +88,10 @@ class Fit:
     low_ns: Int
     high_ns: Int
     component: Int
+    bounded: npt.NDArray[np.bool_]
     known: npt.NDArray[np.bool_]
     drift: Int
-    contradictions: tuple[Contradiction, ...]
+    contradictions: Int
 
     def at(self, epoch: Int, local_ns: Int) -> tuple[Int, Int]:
         """Returns shift and half-width of the bar for events; half-width `UNBOUNDED` where unknown, ns."""
@@ -115,7 +109,7 @@ class Fit:
         drifts = (2 * self.drift[epoch] * tent[part >> (self.bits - 10)]) >> (50 - self.bits)
         drifts += np.where(self.drift[epoch] > 0, 2, 0)
         width = np.maximum(high - value, value - low) + drifts
-        return value, np.where(self.known[epoch], width, UNBOUNDED)
+        return value, np.where(self.bounded[epoch], width, UNBOUNDED)
 
     def _between(self, grid: Int, node: Int, part: Int) -> Int:
         """Interpolates between the centres of a window and the next."""
@@ -137,28 +131,25 @@ def fit(crossings: Crossings, epochs: Epochs, reference: int, engine: Engine) ->
     base, bits = grid.base, grid.bits
     grid.use(slopes(grid.aggregate(), anchors, len(base), bits=bits, share=3))
     low, high = grid.hard_bounds()
+    # Corrected = local + origin + (base of the anchor − own base): what the clocks were set to drops out.
+    set_to = (base[anchors[component]] - base)[:, None]
+    bounded = np.all((low > -(UNBOUNDED // 2)) & (high < UNBOUNDED // 2), axis=1)
     estimate = grid.estimate(low, high)
-    anchor_base = base[anchors[component]] - base
-    known = (component == 0) & (low > -(UNBOUNDED // 2)).all(axis=1) & (high < UNBOUNDED // 2).all(axis=1)
-    raw = -anchor_base[:, None]
-    one_sided = np.where(
-        high < UNBOUNDED // 2,
-        np.minimum(high, raw),
-        np.where(low > -(UNBOUNDED // 2), np.maximum(low, raw), raw),
-    )
-    both = (high < UNBOUNDED // 2) & (low > -(UNBOUNDED // 2))
-    shift = np.where(both, estimate, one_sided) + anchor_base[:, None]
+    if not bounded.all():
+        estimate = grid.place_one_sided(estimate, high < UNBOUNDED // 2, bounded, -set_to)
+    shift = estimate + set_to
     shift[anchors] = 0
     return Fit(
         bits=bits,
         base_ns=base,
         shift_ns=shift,
-        low_ns=np.where(known[:, None], low + anchor_base[:, None], -UNBOUNDED),
-        high_ns=np.where(known[:, None], high + anchor_base[:, None], UNBOUNDED),
+        low_ns=np.where(bounded[:, None], low + set_to, shift),
+        high_ns=np.where(bounded[:, None], high + set_to, shift),
         component=component,
-        known=known,
+        bounded=bounded,
+        known=bounded & (component == 0),
         drift=grid.hard,
-        contradictions=tuple(grid.contradictions),
+        contradictions=np.array(grid.contradictions, dtype=np.int64),
     )
 
 
@@ -240,7 +231,7 @@ class _Grid:
         self.slope: Int = np.zeros(len(base), dtype=np.int64)
         self.soft: Int = np.where(fixed, 0, SOFT_DRIFT)
         self.hard: Int = np.where(fixed, 0, HARD_DRIFT)
-        self.contradictions: list[Contradiction] = []
+        self.contradictions: list[int] = []
         self._rows: dict[str, Int] = {}
 
     def use(self, found: Slopes) -> None:
@@ -293,6 +284,28 @@ class _Grid:
             fixed=self.fixed,
         )
 
+    def place_one_sided(
+        self, estimate: Int, from_above: npt.NDArray[np.bool_], bounded: npt.NDArray[np.bool_], raw: Int
+    ) -> Int:
+        """Returns ``estimate`` with the epochs that are not bounded from both sides placed as well.
+
+        They keep the time they were set to where that contradicts nothing, and otherwise move as a whole,
+        no further than needed; since nothing is known of their drift, none is assumed.
+        """
+        wish = np.where(bounded[:, None], estimate, raw)
+        rows = self._rows
+        for downwards in (True, False):
+            movable = ~bounded & (from_above.all(axis=1) == downwards)
+            constraints = dataclasses.replace(
+                self._constraints(np.ones_like(from_above)), bound=rows["gap"], fixed=~movable
+            )
+            step = ((self.slope << self.bits) >> 30)[:, None]
+            constraints.up[:], constraints.down[:] = step, -step
+            # What cannot be satisfied like this is left to the repair.
+            settled = solver.settle(constraints, wish, downwards=downwards)
+            wish = wish if settled is None else settled
+        return wish
+
     def hard_bounds(self) -> tuple[Int, Int]:
         """Returns lowest and highest origins (E, K); edges that contradict the rest are taken out first."""
         while True:
@@ -324,7 +337,7 @@ class _Grid:
         )
         gap = (target - source - used.min_ns)[inside]
         loser = inside[np.argmin(gap)]
-        self.contradictions.append(Contradiction(int(used.edge[loser]), error.excess_ns))
+        self.contradictions.append(int(used.edge[loser]))
         keep = np.ones(len(used.edge), dtype=bool)
         keep[loser] = False
         self._crossings = used.take(keep)

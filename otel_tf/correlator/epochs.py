@@ -17,7 +17,7 @@ from otel_tf.correlator.clockwork import Clockwork, crossings
 from otel_tf.correlator.columns import Columns, Int
 from otel_tf.correlator.edges import Barriers, Edges
 from otel_tf.correlator.sides import AFTER, BEFORE, Evidence, sides
-from otel_tf.correlator.steps import Bounds, Step, first_step
+from otel_tf.correlator.steps import Bounds, Finding, Step, first_step
 
 if TYPE_CHECKING:
     from otel_tf.correlator.engines.duckdb import Engine
@@ -32,18 +32,23 @@ _VICINITY = 64
 
 @dataclasses.dataclass(frozen=True)
 class _Found:
-    """A step of one pair of epochs, if ``suspect`` is the one that made it.
+    """What there is to find in one pair of epochs, if ``suspect`` is the one that stepped.
 
-    The crossings of the pair in its partner's order, where in them the step is, how many contradictions
-    that order leaves in all, and how fast the pair may drift.
+    The crossings of the pair in its partner's order, what a walk along them found, and how fast the pair
+    may drift.
     """
 
     pair: tuple[int, int]
     suspect: int
     order: Int
-    step: Step
-    contradictions: int
+    finding: Finding
     drift: int
+
+    @property
+    def step(self) -> Step:
+        """The step, where there is one."""
+        assert self.finding.step is not None
+        return self.finding.step
 
 
 def split(
@@ -54,8 +59,10 @@ def split(
     *,
     reference: int,
     engine: Engine,
-) -> Clockwork:
-    """Returns ``work`` with its clocks cut at every certified step.
+) -> tuple[Clockwork, Int]:
+    """Returns ``work`` with its clocks cut at every certified step, and the edges that are outliers.
+
+    Outliers are indices of ``edges``, or −1 − barrier.
 
     Args:
         columns: The spans.
@@ -68,16 +75,28 @@ def split(
     for _ in range(_MOST_ROUNDS):
         crossing = crossings(work, edges, met)
         if not len(crossing.edge):
-            break
+            return work, np.zeros(0, np.int64)
         flat = _flattened(crossing, work, reference, engine)
         found = _find(flat, reference)
+        stepped = [item for item in found if item.finding.step is not None]
         cut = work
-        for epoch, seen in _blame(found, flat).items():
+        for epoch, seen in _blame(stepped, flat).items():
             cut = _cut(columns, cut, flat, epoch, seen)
         if len(cut.domain) == len(work.domain):
-            break
+            return work, _outliers(found, crossing)
         work = cut
-    return work
+    return work, np.zeros(0, np.int64)
+
+
+def _outliers(found: list[_Found], crossing: clocks.Crossings) -> Int:
+    """Returns the edges that contradict those around them, by the order that leaves fewest of them."""
+    best: dict[tuple[int, int], _Found] = {}
+    for item in found:
+        known = best.setdefault(item.pair, item)
+        if item.finding.contradictions < known.finding.contradictions:
+            best[item.pair] = item
+    rows = [item.order[item.finding.outliers] for item in best.values()]
+    return np.unique(crossing.edge[np.concatenate(rows)]) if rows else np.zeros(0, np.int64)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,7 +119,7 @@ def _flattened(crossing: clocks.Crossings, work: Clockwork, reference: int, engi
 
 
 def _find(crossing: _Flat, reference: int) -> list[_Found]:
-    """Returns the first certified step of every pair of epochs that has one."""
+    """Walks along the edges of every pair of epochs, once for each suspect of the two."""
     low = np.minimum(crossing.src_epoch, crossing.dst_epoch)
     high = np.maximum(crossing.src_epoch, crossing.dst_epoch)
     upward = crossing.src_epoch == low
@@ -122,9 +141,8 @@ def _find(crossing: _Flat, reference: int) -> list[_Found]:
                 continue
             # A clock that steps backwards makes its own readings a wrong order: the partner's are used.
             order = rows[np.lexsort((crossing.edge[rows], at[rows]))]
-            step, contradictions = first_step(Bounds(upward[order], value[order], at[order], drift))
-            if step is not None:
-                found.append(_Found((a, b), suspect, order, step, contradictions, drift))
+            finding = first_step(Bounds(upward[order], value[order], at[order], drift))
+            found.append(_Found((a, b), suspect, order, finding, drift))
     return found
 
 
@@ -151,7 +169,7 @@ def _blame(found: list[_Found], crossing: _Flat) -> dict[int, list[_Found]]:
         return [other for other in same if intervals[other][0] <= end and intervals[other][1] >= begin]
 
     def guilt(number: int) -> tuple[int, int, int]:
-        return len(together(number)), -found[number].contradictions, found[number].suspect
+        return len(together(number)), -found[number].finding.contradictions, found[number].suspect
 
     guilty = {max(numbers, key=guilt) for numbers in by_pair.values()}
     result = {}

@@ -77,12 +77,16 @@ def correlate_tables(
     found = causal_edges(columns, local, ingested.links, runner)
     met = barriers(columns)
     keep = busiest_domain(columns, found, met) if reference is None else columns.domains.index(reference)
-    work = split(columns, whole_clocks(columns, local, steps), found, met, reference=keep, engine=runner)
+    work, outliers = split(
+        columns, whole_clocks(columns, local, steps), found, met, reference=keep, engine=runner
+    )
     if len(work.domain) > len(columns.domains):
         # Which children were waited for is told by readings, and those of stepped clocks were wrong.
+        known = found
         found = causal_edges(columns, work.local_ns, ingested.links, runner)
+        outliers = _renumbered(outliers, known, found)
     program = program_order(columns, work.local_ns, found)
-    adjusted = adjust(columns, work, found, met, program, reference=keep, engine=runner)
+    adjusted = adjust(columns, work, found, met, program, outliers=outliers, reference=keep, engine=runner)
     rank = linear_order(adjusted.by_position, program)
     answers = answer(ingested.spans, columns, met, rank, adjusted.time_ns)
     edges = _between_spans(adjusted.edges, met, adjusted.time_ns, columns.count)
@@ -107,6 +111,15 @@ def correlate_tables(
             **answers.report,
         },
     )
+
+
+def _renumbered(outliers: Int, known: Edges, found: Edges) -> Int:
+    """Returns outliers of ``known`` as indices of ``found``; those of barriers (< 0) keep their numbers."""
+    plain = outliers[outliers >= 0]
+    width = 1 + int(max(known.dst.max(initial=0), found.dst.max(initial=0)))
+    names = known.src[plain] * width + known.dst[plain]
+    again = np.flatnonzero(np.isin(found.src * width + found.dst, names))
+    return np.concatenate([outliers[outliers < 0], again])
 
 
 def _engine(name: str) -> Engine:

@@ -64,7 +64,7 @@ def repair(time_ns: Int, layout: Layout) -> Int:
         CycleError: The edges contradict the program order or each other.
     """
     moved = time_ns.copy()
-    fade = time_ns >> FADE_BITS
+    fade = _fading(time_ns, layout)
     starts = np.flatnonzero(layout.segment)
     lane = np.cumsum(layout.segment) - 1
     for round_number in range(1 << 30):
@@ -99,18 +99,25 @@ def smooth(time_ns: Int, moved: Int, layout: Layout) -> Int:
         return moved
     limit = np.full(len(moved), np.iinfo(np.int64).max, dtype=np.int64)
     np.minimum.at(limit, layout.src, moved[layout.dst] - layout.min_ns)
-    fade = time_ns >> FADE_BITS
+    fade = _fading(time_ns, layout)
     result = moved.copy()
     starts = np.r_[np.flatnonzero(layout.segment), len(moved)]
     for begin, end in itertools.pairwise(starts):
         part = slice(begin, end)
         shift = moved[part] - time_ns[part]
-        if not shift.any():
-            continue
+        if shift.max() < 1 << FADE_BITS:
+            continue  # what would fade within a tick of its clock is no jump
         wanted = np.maximum.accumulate((shift - fade[part])[::-1])[::-1] + fade[part]
         allowed = np.minimum.accumulate(limit[part][::-1])[::-1]
         result[part] = np.maximum(moved[part], np.minimum(time_ns[part] + wanted, allowed))
     return result
+
+
+def _fading(time_ns: Int, layout: Layout) -> Int:
+    """Returns how much a shift at the begin of its timeline has faded by each position, ns (P,)."""
+    starts = np.flatnonzero(layout.segment)
+    since = time_ns - np.repeat(time_ns[starts], np.diff(np.r_[starts, len(time_ns)]))
+    return since >> FADE_BITS
 
 
 def _cycle(moved: Int, time_ns: Int, fade: Int, layout: Layout) -> Int | None:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from otel_tf.correlator.columns import Int
 
-__all__ = ["UNBOUNDED", "Constraints", "InfeasibleError", "highest", "lowest"]
+__all__ = ["UNBOUNDED", "Constraints", "InfeasibleError", "highest", "lowest", "settle"]
 
 Bool = npt.NDArray[np.bool_]
 
@@ -63,7 +63,7 @@ def highest(constraints: Constraints) -> Int:
     Raises:
         InfeasibleError: A cycle of negative length.
     """
-    return _shortest(constraints, constraints.src, constraints.dst, constraints.up, constraints.down)
+    return _shortest(constraints)
 
 
 def lowest(constraints: Constraints) -> Int:
@@ -72,20 +72,53 @@ def lowest(constraints: Constraints) -> Int:
     Raises:
         InfeasibleError: A cycle of negative length.
     """
-    return -_shortest(constraints, constraints.dst, constraints.src, constraints.down, constraints.up)
+    return -_shortest(_mirrored(constraints))
 
 
-def _shortest(constraints: Constraints, target: Int, source: Int, up: Int, down: Int) -> Int:
-    """Distances from the fixed nodes, where ``d[target] ≤ d[source] + bound``."""
-    epochs, windows = constraints.shape
-    order = np.argsort(target, kind="stable")
-    origin, bound, sorted_target = source[order], constraints.bound[order], target[order]
-    first = np.flatnonzero(np.r_[True, sorted_target[1:] != sorted_target[:-1]]) if len(order) else order
-    heads = sorted_target[first]
-    climbed = np.concatenate([np.zeros((epochs, 1), np.int64), np.cumsum(up, axis=1)], axis=1)
-    fallen = np.concatenate([np.zeros((epochs, 1), np.int64), np.cumsum(down, axis=1)], axis=1)
-    distance = np.full((epochs, windows), UNBOUNDED, dtype=np.int64)
+def settle(constraints: Constraints, start: Int, *, downwards: bool) -> Int | None:
+    """Returns the largest solution nowhere above ``start`` (or the smallest nowhere below it), or None.
+
+    Fixed epochs are fixed at their values in ``start``; None when no solution leaves them there.
+
+    Args:
+        constraints: The constraints.
+        start: Where every node would like to be, ns (E, K).
+        downwards: Whether nodes may only go below it, or only above.
+    """
+    if not downwards:
+        found = settle(_mirrored(constraints), -start, downwards=True)
+        return None if found is None else -found
+    distance = start.copy()
+    return distance if _relax(constraints, distance) else None
+
+
+def _mirrored(constraints: Constraints) -> Constraints:
+    """Returns the constraints on the negatives of all origins."""
+    return dataclasses.replace(
+        constraints, src=constraints.dst, dst=constraints.src, up=constraints.down, down=constraints.up
+    )
+
+
+def _shortest(constraints: Constraints) -> Int:
+    """Distances from the fixed nodes, where ``d[src] ≤ d[dst] + bound``."""
+    distance = np.full(constraints.shape, UNBOUNDED, dtype=np.int64)
     distance[constraints.fixed] = 0
+    if not _relax(constraints, distance):
+        raise _find_cycle(constraints, distance.reshape(-1))
+    return distance
+
+
+def _relax(constraints: Constraints, distance: Int) -> bool:
+    """Lowers distances until all constraints hold; False if they do not come to rest, or fixed ones move."""
+    epochs = constraints.shape[0]
+    order = np.argsort(constraints.src, kind="stable")
+    origin, bound, target = constraints.dst[order], constraints.bound[order], constraints.src[order]
+    first = np.flatnonzero(np.r_[True, target[1:] != target[:-1]]) if len(order) else order
+    heads = target[first]
+    zero = np.zeros((epochs, 1), np.int64)
+    climbed = np.concatenate([zero, np.cumsum(constraints.up, axis=1)], axis=1)
+    fallen = np.concatenate([zero, np.cumsum(constraints.down, axis=1)], axis=1)
+    kept = distance[constraints.fixed].copy()
     flat = distance.reshape(-1)
     # A shortest path enters each epoch a few times at most; far more rounds than epochs mean a cycle.
     for _ in range(4 * epochs + 16):
@@ -95,27 +128,20 @@ def _shortest(constraints: Constraints, target: Int, source: Int, up: Int, down:
             flat[heads] = np.minimum(flat[heads], reached)
         forward = np.minimum.accumulate(distance - climbed, axis=1) + climbed
         backward = np.minimum.accumulate((distance + fallen)[:, ::-1], axis=1)[:, ::-1] - fallen
-        np.minimum(distance, forward, out=distance)
-        np.minimum(distance, backward, out=distance)
+        free = ~constraints.fixed
+        distance[free] = np.minimum(np.minimum(distance, forward), backward)[free]
         distance[distance > UNBOUNDED // 2] = UNBOUNDED
-        if (distance[constraints.fixed] < 0).any():
-            break
+        if (distance[constraints.fixed] < kept).any():
+            return False
         if np.array_equal(before, distance):
-            return distance
-    raise _find_cycle(constraints, target, source, up=up, down=down, start=flat)
+            return True
+    return False
 
 
-def _find_cycle(
-    constraints: Constraints,
-    target: Int,
-    source: Int,
-    *,
-    up: Int,
-    down: Int,
-    start: Int,
-) -> InfeasibleError:
+def _find_cycle(constraints: Constraints, start: Int) -> InfeasibleError:
     """Runs plain Bellman-Ford with predecessors until they close a cycle, and returns it."""
     epochs, windows = constraints.shape
+    target, source, up, down = constraints.src, constraints.dst, constraints.up, constraints.down
     nodes = np.arange(epochs * windows, dtype=np.int64).reshape(epochs, windows)
     fixed = np.flatnonzero(constraints.fixed)
     hub = int(nodes[fixed[0], 0]) if len(fixed) else 0

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from otel_tf.correlator.columns import Int
 
-__all__ = ["Bounds", "Step", "first_step"]
+__all__ = ["Bounds", "Finding", "Step", "first_step"]
 
 #: How many edges after a contradiction are asked, growing until one side has a majority.
 _JURIES = (16, 64, 256)
@@ -65,78 +65,114 @@ class Step:
         return sum(self.new_ns) // 2 - sum(self.old_ns) // 2
 
 
-def first_step(bounds: Bounds) -> tuple[Step | None, int]:
-    """Returns the first certified step of a pair, if any, and how many contradictions there are in all."""
-    count = len(bounds.value)
-    # Spread backwards and forwards in time, a bound loses by the drift: kept as value ∓ ρ·t.
-    lost = _drift(bounds.at_ns - (bounds.at_ns[0] if count else 0), bounds.drift)
-    high = np.where(bounds.upper, bounds.value - lost, _OPEN)
-    low = np.where(bounds.upper, -_OPEN, bounds.value + lost)
-    top, bottom = _OPEN, -_OPEN
-    first: Step | None = None
-    begin = contradictions = 0
-    while begin < count and contradictions < _TOO_MANY:
-        part = slice(begin, begin + _CHUNK)
-        tops = np.minimum(np.minimum.accumulate(high[part]), top)
-        bottoms = np.maximum(np.maximum.accumulate(low[part]), bottom)
-        wrong = np.flatnonzero(bottoms - tops > 2 * lost[part])
-        if not len(wrong):
-            top, bottom = tops[-1], bottoms[-1]
-            begin += _CHUNK
-            continue
-        at = begin + int(wrong[0])
-        if at > begin:
-            top, bottom = tops[wrong[0] - 1], bottoms[wrong[0] - 1]
-        if _stepped(bounds, high, low, lost, at=at, top=top, bottom=bottom):
-            first = first or _located(bounds, lost, at, top=int(top), bottom=int(bottom))
-            top, bottom, begin = _OPEN, -_OPEN, at
-        else:
-            begin = at + 1
-        contradictions += 1
-    return first, contradictions
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """What a walk along a pair's edges found.
+
+    Attributes:
+        step: The first certified step, if any.
+        outliers: Bounds that contradict those around them (indices).
+        contradictions: How many steps and outliers there are in all, up to a limit.
+    """
+
+    step: Step | None
+    outliers: Int
+    contradictions: int
+
+
+def first_step(bounds: Bounds) -> Finding:
+    """Walks along a pair's edges and returns its first certified step and its outliers."""
+    return _Walk(bounds).run()
+
+
+class _Walk:
+    """One walk. Spread in time, a bound loses by the drift: kept as value ∓ ρ·t, to be compared as one."""
+
+    def __init__(self, bounds: Bounds) -> None:
+        self._bounds = bounds
+        self._lost = _drift(bounds.at_ns - bounds.at_ns[:1], bounds.drift)
+        self._high = np.where(bounds.upper, bounds.value - self._lost, _OPEN)
+        self._low = np.where(bounds.upper, -_OPEN, bounds.value + self._lost)
+
+    def run(self) -> Finding:
+        count = len(self._bounds.value)
+        top, bottom = _OPEN, -_OPEN
+        step: Step | None = None
+        outliers: list[int] = []
+        segment = begin = steps = 0
+        while begin < count and steps + len(outliers) < _TOO_MANY:
+            part = slice(begin, begin + _CHUNK)
+            tops = np.minimum(np.minimum.accumulate(self._high[part]), top)
+            bottoms = np.maximum(np.maximum.accumulate(self._low[part]), bottom)
+            wrong = np.flatnonzero(bottoms - tops > 2 * self._lost[part])
+            if not len(wrong):
+                top, bottom = tops[-1], bottoms[-1]
+                begin += _CHUNK
+                continue
+            at = begin + int(wrong[0])
+            if at > begin:
+                top, bottom = tops[wrong[0] - 1], bottoms[wrong[0] - 1]
+            if not self._future_sides_with(at, top, bottom):
+                outliers.append(self._drop(at))
+                begin = at + 1
+                continue
+            new = self._from(at)
+            witnesses = self._against(new, segment, at)
+            if len(witnesses) == 1:
+                # All that comes later against a single edge: that one is false, and no clock stepped.
+                outliers.append(self._drop(int(witnesses[0])))
+                top, bottom, begin = _OPEN, -_OPEN, segment
+                continue
+            if step is None:
+                old = _closed(int(bottom - self._lost[at]), int(top + self._lost[at]))
+                step = Step(int(witnesses[-1]) if len(witnesses) else at - 1, at, old, new)
+            steps += 1
+            top, bottom, segment, begin = _OPEN, -_OPEN, at, at
+        return Finding(step, np.array(sorted(outliers), dtype=np.int64), steps + len(outliers))
+
+    def _drop(self, index: int) -> int:
+        self._high[index], self._low[index] = _OPEN, -_OPEN
+        return index
+
+    def _future_sides_with(self, at: int, top: np.int64, bottom: np.int64) -> bool:
+        """Returns whether the bounds after ``at`` side with it against those before it."""
+        bounds, lost = self._bounds, self._lost
+        for size in _JURIES:
+            jury = slice(at + 1, at + 1 + size)
+            against_past = (self._high[jury] + 2 * lost[jury] < bottom) | (
+                self._low[jury] - 2 * lost[jury] > top
+            )
+            apart = _drift(bounds.at_ns[jury] - bounds.at_ns[at], bounds.drift)
+            differs = bounds.upper[jury] != bounds.upper[at]
+            gap = bounds.value[jury] - bounds.value[at]
+            against_it = differs & (np.where(bounds.upper[at], gap, -gap) > apart)
+            for_step, for_outlier = int(against_past.sum()), int(against_it.sum())
+            if for_step != for_outlier:
+                return for_step > for_outlier
+        return False
+
+    def _from(self, at: int) -> tuple[int, int]:
+        """Returns what D can be at ``at`` by the bounds from there until the next contradiction."""
+        jury = slice(at, at + _JURIES[1])
+        value, upper = self._bounds.value[jury], self._bounds.upper[jury]
+        spread = _drift(self._bounds.at_ns[jury] - self._bounds.at_ns[at], self._bounds.drift)
+        bottoms = np.maximum.accumulate(np.where(upper, -_OPEN, value - spread))
+        tops = np.minimum.accumulate(np.where(upper, value + spread, _OPEN))
+        agree = max(int((bottoms <= tops).sum()) - 1, 0)
+        return _closed(int(bottoms[agree]), int(tops[agree]))
+
+    def _against(self, new: tuple[int, int], segment: int, at: int) -> Int:
+        """Returns which bounds between ``segment`` and ``at`` cannot hold together with D at ``at``."""
+        back = slice(segment, at)
+        apart = _drift(self._bounds.at_ns[back] - self._bounds.at_ns[at], self._bounds.drift)
+        lost = self._lost[back]
+        high, low = self._high[back] + lost, self._low[back] - lost
+        return segment + np.flatnonzero((high + apart < new[0]) | (low - apart > new[1]))
 
 
 def _drift(duration: Int, drift: int) -> Int:
     """Returns drift × duration, ns; rounded up."""
     return ((np.abs(duration) >> 10) + 1) * drift >> 20
-
-
-def _stepped(
-    bounds: Bounds, high: Int, low: Int, lost: Int, *, at: int, top: np.int64, bottom: np.int64
-) -> bool:
-    """Returns whether the bounds after ``at`` side with it against those before it."""
-    for size in _JURIES:
-        jury = slice(at + 1, at + 1 + size)
-        against_past = (high[jury] + 2 * lost[jury] < bottom) | (low[jury] - 2 * lost[jury] > top)
-        apart = _drift(bounds.at_ns[jury] - bounds.at_ns[at], bounds.drift)
-        differs = bounds.upper[jury] != bounds.upper[at]
-        gap = bounds.value[jury] - bounds.value[at]
-        against_it = differs & (np.where(bounds.upper[at], gap, -gap) > apart)
-        for_step, for_outlier = int(against_past.sum()), int(against_it.sum())
-        if for_step != for_outlier:
-            return for_step > for_outlier
-    return False
-
-
-def _located(bounds: Bounds, lost: Int, at: int, *, top: int, bottom: int) -> Step:
-    """Returns the step whose first certain witness is ``at``, and its last one before."""
-    jury = slice(at, at + _JURIES[1])
-    value, upper = bounds.value[jury], bounds.upper[jury]
-    spread = _drift(bounds.at_ns[jury] - bounds.at_ns[at], bounds.drift)
-    bottoms = np.maximum.accumulate(np.where(upper, -_OPEN, value - spread))
-    tops = np.minimum.accumulate(np.where(upper, value + spread, _OPEN))
-    agree = max(int((bottoms <= tops).sum()) - 1, 0)  # until the next contradiction
-    new = _closed(int(bottoms[agree]), int(tops[agree]))
-    old = _closed(bottom - int(lost[at]), top + int(lost[at]))
-    # Walk back: bounds that do not contradict the new interval may be from after the step.
-    back = slice(max(at - _JURIES[-1], 0), at)
-    apart = _drift(bounds.at_ns[back] - bounds.at_ns[at], bounds.drift)
-    against = np.where(
-        bounds.upper[back], bounds.value[back] + apart < new[0], bounds.value[back] - apart > new[1]
-    )
-    witnesses = np.flatnonzero(against)
-    before = back.start + int(witnesses[-1]) if len(witnesses) else at - 1
-    return Step(before, at, old, new)
 
 
 def _closed(low: int, high: int) -> tuple[int, int]:

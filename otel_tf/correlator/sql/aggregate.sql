@@ -1,4 +1,5 @@
--- The tightest bound of each (source window, destination window): origin(src) - origin(dst) <= hard.
+-- The tightest bound of each (source window, destination window): origin(src) - origin(dst) <= hard, rounded up
+-- to be safe; gap is the same for clocks that do not drift at all, rounded down.
 -- Input: crossings(src_epoch, dst_epoch, x, y, gap): an edge between two clocks, x and y the local times of
 -- its ends counted from the epochs' first windows, gap = y - x - min_ns + the resolution of both stamps;
 -- epochs(epoch, slope, soft, hard): the shift's slope and two bounds on its residual, in units of 2^-30;
@@ -12,7 +13,7 @@ WITH placed AS (
 ),
 bounded AS (
   SELECT src_epoch, dst_epoch, src_window, dst_window,
-         gap - ((s.slope * dx) >> 30) + ((d.slope * dy) >> 30) + 2 AS gap,
+         gap - ((s.slope * dx) >> 30) + ((d.slope * dy) >> 30) AS gap,
          ((s.soft * ABS(dx)) >> 30) + ((d.soft * ABS(dy)) >> 30) AS soft,
          ((s.hard * ABS(dx)) >> 30) + ((d.hard * ABS(dy)) >> 30) AS hard
   FROM placed
@@ -20,6 +21,6 @@ bounded AS (
   JOIN epochs d ON d.epoch = dst_epoch
 )
 SELECT src_epoch, dst_epoch, src_window, dst_window,
-       MIN(gap + soft) AS soft, MIN(gap + hard) AS hard, COUNT(*) AS edges
+       MIN(gap) - 2 AS gap, MIN(gap + soft) + 2 AS soft, MIN(gap + hard) + 2 AS hard, COUNT(*) AS edges
 FROM bounded
 GROUP BY src_epoch, dst_epoch, src_window, dst_window
