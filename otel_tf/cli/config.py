@@ -36,7 +36,7 @@ _OTEL: tuple[tuple[str, str | None, str], ...] = (
     ("OTEL_EXPORTER_OTLP_CLIENT_KEY", None, "File of our own certificate's key."),
     ("OTEL_TRACES_SAMPLER", "parentbased_always_on", "Which traces are kept; the same on all workers."),
     ("OTEL_TRACES_SAMPLER_ARG", None, "The sampler's argument, such as a ratio."),
-    ("OTEL_BSP_SCHEDULE_DELAY", "1000", "How long spans gather before they are sent, in ms."),
+    ("OTEL_BSP_SCHEDULE_DELAY", "2000", "How long spans gather before they are sent, in ms."),
     ("OTEL_BSP_MAX_QUEUE_SIZE", "100000", "Spans that may wait for a slow endpoint."),
     ("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "2000", "Spans of one request and of one line of the spool."),
     ("OTEL_ATTRIBUTE_COUNT_LIMIT", "128", "Attributes of a span, an event or a link."),

@@ -40,7 +40,7 @@ _MAX_BATCH = 2_000
 #: Spans that may wait for a slow endpoint, some 50 MB; the spool has them all.
 _MAX_UNSENT = 100_000
 #: How long spans gather before they are sent.
-_SCHEDULE_DELAY_MS = 1_000
+_SCHEDULE_DELAY_MS = 2_000
 _CLOCKS_INTERVAL_S = 10.0
 
 #: Makes another task's attributes from this process's own.
