@@ -168,7 +168,7 @@ def _find_cycle(constraints: Constraints, start: Int) -> InfeasibleError:
     segment = np.repeat(np.arange(len(first)), np.diff(np.r_[first, len(heads)]))
     predecessor = np.full(epochs * windows, -1, dtype=np.int64)  # index of an edge
     distance = np.minimum(start, UNBOUNDED)
-    for round_number in range(1, 4 * epochs * windows):
+    for round_number in range(1, 8 * epochs * windows + 64):
         reached = distance[tails] + weights
         best = np.minimum.reduceat(reached, first)
         better = best < distance[heads[first]]
