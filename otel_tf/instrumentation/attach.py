@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import threading
 import time
 from collections.abc import Sequence
@@ -32,8 +31,7 @@ class Handle:
         self._pipeline = pipeline
         self._seams = seams
         self._seams_attached = attached
-        # Registered after the pipeline's own, so it runs before it: last the spool is written.
-        atexit.register(self._at_exit)
+        self._forget_exit = pipeline.before_exit(self._settle)
 
     @property
     def run_id(self) -> str:
@@ -63,7 +61,7 @@ class Handle:
         with _lock:
             if _attached.pop("handle", None) is not self:
                 return
-            atexit.unregister(self._at_exit)
+            self._forget_exit()
             timeout_s = self._pipeline.settings.exit_timeout_ms / 1000
             self._settle(timeout_s)
             self._seams.undo()
@@ -94,9 +92,6 @@ class Handle:
             return done.wait(timeout_s)
         finally:
             cancel()
-
-    def _at_exit(self) -> None:
-        self._settle(self._pipeline.settings.exit_timeout_ms / 1000)
 
     def __enter__(self) -> Handle:
         return self
