@@ -130,7 +130,7 @@ class Pipeline:
         """
         return Layout(name, SpanKind(kind), resource or self.resource, fields, constants or {}, remote_parent)
 
-    def record(  # noqa: PLR0917 - keywords would cost as much as the rest of the call
+    def record(
         self,
         layout: Layout,
         trace_id: int,

@@ -61,7 +61,7 @@ class Layout:
 
     __slots__ = ("constants", "fields", "kind", "name", "remote_parent", "resource", "templates")
 
-    def __init__(  # noqa: PLR0917 - as many as a span has parts
+    def __init__(
         self,
         name: str,
         kind: SpanKind,

@@ -143,7 +143,7 @@ def test_a_dead_endpoint_is_said_once(
     assert said.endswith(f"otel-tf replay {tmp_path / 'run'} --endpoint {hint}")
 
 
-def test_an_endpoint_that_comes_up_later_gets_everything(  # noqa: PLR0917 - fixtures
+def test_an_endpoint_that_comes_up_later_gets_everything(
     collector: Collector,
     pipeline: Any,
     send_to: Any,

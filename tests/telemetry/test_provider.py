@@ -348,7 +348,7 @@ def spooled_steps(folder: Path) -> set[int]:
         ("parentbased_traceidratio", "0.25", 0.25),
     ],
 )
-def test_the_environments_sampler(  # noqa: PLR0917 - fixtures
+def test_the_environments_sampler(
     name: str,
     argument: str,
     share: float,
@@ -415,7 +415,7 @@ def test_another_packages_sampler(pipeline: Any, tmp_path: Path, monkeypatch: py
         ("OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT", "not a number", 4),
     ],
 )
-def test_the_environments_limits(  # noqa: PLR0917 - fixtures
+def test_the_environments_limits(
     variable: str,
     value: str,
     expected: int,
