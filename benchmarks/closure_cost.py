@@ -96,9 +96,8 @@ def main() -> None:
         cluster = Cluster(2, Path(folder), variables, FalseClocks(None, "not wanted"))
         arguments = ["--rounds", str(args.rounds), "--closures", str(args.closures)]
         found = cluster.run(arguments, program=[str(Path(__file__).resolve())])
-    print(
-        f"{'a closure, µs':<16}{'bare':>10}{'ours':>10}{'ratio':>8}   ({args.rounds} rounds of {args.closures})"
-    )
+    print(f"{args.rounds} rounds of {args.closures} closures")
+    print(f"{'a closure, µs':<16}{'bare':>10}{'ours':>10}{'ratio':>8}")
     for what in ("wall", "cpu"):
         bare, ours = (statistics.median(found[f"{kind}_{what}"]) for kind in ("bare", "instrumented"))
         pairs = zip(found[f"bare_{what}"], found[f"instrumented_{what}"], strict=True)
