@@ -219,7 +219,10 @@ def _cut(columns: Columns, work: Clockwork, crossing: _Flat, epoch: int, seen: l
 
 def _evidence(item: _Found, crossing: _Flat, epoch: int) -> Evidence:
     """Returns what the partner in a pair says about ``epoch``, which stepped."""
-    rows = item.order[max(item.step.before - _VICINITY, 0) : item.step.after + _VICINITY]
+    around = np.arange(
+        max(item.step.before - _VICINITY, 0), min(item.step.after + _VICINITY, len(item.order))
+    )
+    rows = item.order[around[~np.isin(around, item.finding.outliers)]]
     to_it = crossing.dst_epoch[rows] == epoch
     old, new = item.step.old_ns, item.step.new_ns
     # D = shift(a) − shift(b); partner − clock = shift(clock) − shift(partner).
