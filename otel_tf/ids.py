@@ -17,7 +17,7 @@ __all__ = ["new_run_id", "random_span_id", "random_trace_id", "span_id", "trace_
 
 def _digest(size: int, parts: tuple[str | int, ...]) -> int:
     # The separator cannot occur in a part that is a number, and run ids are checked to be printable.
-    text = "\x1f".join(str(part) for part in parts)
+    text = "\x1f".join(map(str, parts))
     value = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=size).digest(), "big")
     return value or 1  # zero is OpenTelemetry's invalid id
 

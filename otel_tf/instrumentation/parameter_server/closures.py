@@ -60,14 +60,14 @@ class ClosureSpans:
     The order in which training closures come back is the always-known estimate of the order in which the
     parameter servers applied them: ``global_step`` is the count after a step came back, its staleness the
     number of steps that came back while it ran.
+
+    Trace ids are the same in every run of this name. Span ids are not: nobody else has to know them, and a
+    restarted coordinator's must not be taken for those of the one before.
     """
 
-    def __init__(self, pipeline: Pipeline, run_id: str, incarnation: str) -> None:
+    def __init__(self, pipeline: Pipeline, run_id: str) -> None:
         self._pipeline = pipeline
         self._run_id = run_id
-        # Trace ids are the same in every run of this name; span ids of a restarted coordinator are not,
-        # or a replayed trace would show two spans as one.
-        self._incarnation = incarnation
         self._numbers = itertools.count()
         self._lock = threading.Lock()
         self._version: int | None = None
@@ -121,7 +121,7 @@ class ClosureSpans:
         return ClosureRecord(
             number=number,
             trace_id=ids.trace_id(self._run_id, "closure", number),
-            span_id=self._span_id(number, "root"),
+            span_id=ids.random_span_id(),
             function_name=function_name,
             training=training,
             stamped=stamped,
@@ -140,8 +140,8 @@ class ClosureSpans:
             closure=closure,
             number=closure.attempts,
             worker=worker,
-            dispatch_span_id=self._span_id(closure.number, "dispatch", closure.attempts),
-            step_span_id=self._span_id(closure.number, semconv.SPAN_TRAIN_STEP, closure.attempts),
+            dispatch_span_id=ids.random_span_id(),
+            step_span_id=ids.random_span_id(),
             seq=seq,
             start_mono_ns=mono_ns,
             start_ns=wall_ns,
@@ -220,6 +220,3 @@ class ClosureSpans:
             ),
             error=error and status_only(error),
         )
-
-    def _span_id(self, *parts: str | int) -> int:
-        return ids.span_id(self._run_id, self._incarnation, "closure", *parts)

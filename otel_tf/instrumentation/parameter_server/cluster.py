@@ -10,7 +10,7 @@ import numpy.typing as npt
 import tensorflow as tf
 from tensorflow.python.framework import ops
 
-from otel_tf import ids, semconv
+from otel_tf import semconv
 from otel_tf.config import Settings
 from otel_tf.identity import Identity
 from otel_tf.instrumentation.parameter_server.remote_task import (
@@ -44,7 +44,6 @@ class ClusterTelemetry:
         self.pipeline = pipeline
         self.settings = settings
         self.run_id = identity.run_id
-        self._incarnation = incarnation
         self._identity = identity
         self._parameter_servers = parameter_servers
         self._lock = threading.Lock()
@@ -52,10 +51,6 @@ class ClusterTelemetry:
         self._describe = describing_function()
         self.probing_function = probing_function(parameter_servers, _PROBE_ROUNDS)
         self._probe_servers: list[Layout] | None = None
-
-    def span_id(self, *parts: str | int) -> int:
-        """Returns a span id of this coordinator process, the same for the same parts."""
-        return ids.span_id(self.run_id, self._incarnation, *parts)
 
     def fetch_stamps(self) -> npt.NDArray[np.float64]:
         """Empties the queue of the worker whose device is current: float64 seconds [n, 2].

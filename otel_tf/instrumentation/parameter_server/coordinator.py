@@ -61,7 +61,7 @@ class CoordinatorSeam(Seam):
         self._identity = identity
         # Tells this coordinator process from an earlier one of the same run.
         self._incarnation = f"{os.getpid()}-{ids.random_span_id():016x}"
-        self._closures = ClosureSpans(pipeline, identity.run_id, self._incarnation)
+        self._closures = ClosureSpans(pipeline, identity.run_id)
         self._lock = threading.Lock()
         self._clusters: weakref.WeakKeyDictionary[Any, ClusterTelemetry] = weakref.WeakKeyDictionary()
         self._workers: weakref.WeakKeyDictionary[Any, WorkerTelemetry] = weakref.WeakKeyDictionary()

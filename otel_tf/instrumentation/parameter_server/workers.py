@@ -171,7 +171,7 @@ class WorkerTelemetry:
             peer = f"ps:{probe.parameter_server}"
             key = ("probe", self.name, peer, self._probes)
             trace_id = ids.trace_id(cluster.run_id, *key)
-            client_id = cluster.span_id(*key, "client")
+            client_id = ids.random_span_id()
             cluster.pipeline.record(
                 self._probe_client,
                 trace_id,
@@ -184,7 +184,7 @@ class WorkerTelemetry:
             cluster.pipeline.record(
                 peers[probe.parameter_server],
                 trace_id,
-                cluster.span_id(*key, "server"),
+                ids.random_span_id(),
                 client_id,
                 probe.answered_ns,
                 probe.answered_ns,
