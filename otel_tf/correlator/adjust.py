@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from otel_tf.correlator.clocks import Fit, fit
-from otel_tf.correlator.clockwork import Clockwork, crossings
+from otel_tf.correlator.clockwork import Clockwork, crossings, leaves
 from otel_tf.correlator.columns import Columns, Int
 from otel_tf.correlator.edges import Barriers, Edges, with_barriers
 from otel_tf.correlator.program import Program
@@ -100,7 +100,7 @@ def adjust(
     crossing = crossings(work, edges, met)
     if len(outliers):
         crossing = crossing.take(~np.isin(crossing.edge, outliers))
-    model = fit(crossing, work.extents(), reference, engine)
+    model = fit(crossing, leaves(work, met, reference), work.extents(), reference, engine)
     shift, width = model.at(epoch, work.local_ns)
     fitted = work.local_ns + shift
     base = _in_program_order(fitted, program)

@@ -23,7 +23,7 @@ from otel_tf.correlator.solver import UNBOUNDED, Constraints, InfeasibleError
 if TYPE_CHECKING:
     from otel_tf.correlator.engines.duckdb import Engine
 
-__all__ = ["HARD_DRIFT", "SOFT_DRIFT", "Crossings", "Epochs", "Fit", "fit", "rough_slopes"]
+__all__ = ["HARD_DRIFT", "SOFT_DRIFT", "Crossings", "Epochs", "Fit", "Together", "fit", "rough_slopes"]
 
 #: Drift in units of 2^-30. Hard: the kernel's limit for slewing a clock, 500 ppm, and a crystal beside it.
 HARD_DRIFT = round(600e-6 * 2**30)
@@ -33,6 +33,8 @@ SOFT_DRIFT = round(10e-6 * 2**30)
 _EDGES_PER_WINDOW, _MIN_BITS, _MAX_BITS, _MAX_NODES = 64, 20, 33, 1 << 20
 #: Windows that may each be given up to the hard drift before their whole epoch is.
 _SOFT_ATTEMPTS = 32
+#: How far apart the leaves of a barrier are for reasons of their own, at least.
+_TOGETHER_NS, _TOGETHER_FEWEST = 1_000, 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,6 +66,16 @@ class Crossings:
     def take(self, index: npt.NDArray[np.bool_]) -> Crossings:
         """Returns the crossings at ``index``."""
         return Crossings(*(getattr(self, field.name)[index] for field in dataclasses.fields(self)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Together:
+    """Pairs of events believed to be simultaneous, arrays (P,): the leaves of one barrier."""
+
+    src_epoch: Int
+    dst_epoch: Int
+    src_ns: Int
+    dst_ns: Int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,11 +130,13 @@ class Fit:
         return left + (((flat[node + 1] - left) * part) >> self.bits)
 
 
-def fit(crossings: Crossings, epochs: Epochs, reference: int, engine: Engine) -> Fit:
+def fit(crossings: Crossings, together: Together, epochs: Epochs, reference: int, engine: Engine) -> Fit:
     """Fits every epoch's shift to the reference epoch's clock.
 
     Args:
         crossings: Edges between epochs.
+        together: Events of different epochs that are believed to be simultaneous: an estimate may follow
+            them, a bar never does.
         epochs: The epochs.
         reference: The epoch whose clock is kept.
         engine: Runs `sql/aggregate.sql`.
@@ -134,7 +148,7 @@ def fit(crossings: Crossings, epochs: Epochs, reference: int, engine: Engine) ->
     # Corrected = local + origin + (base of the anchor − own base): what the clocks were set to drops out.
     set_to = (base[anchors[component]] - base)[:, None]
     bounded = np.all((low > -(UNBOUNDED // 2)) & (high < UNBOUNDED // 2), axis=1)
-    estimate = grid.estimate(low, high)
+    estimate = grid.estimate(low, high, together)
     if not bounded.all():
         estimate = grid.place_one_sided(estimate, high < UNBOUNDED // 2, bounded, -set_to)
     shift = estimate + set_to
@@ -266,7 +280,7 @@ class _Grid:
         order = np.lexsort(tuple(rows[key] for key in keys))
         return {name: values[order].astype(np.int64) for name, values in rows.items()}
 
-    def _constraints(self, soft: npt.NDArray[np.bool_]) -> Constraints:
+    def _constraints(self, soft: npt.NDArray[np.bool_], aligned: dict[str, Int] | None = None) -> Constraints:
         rows = self._rows
         src = rows["src_epoch"] * self._windows + rows["src_window"]
         dst = rows["dst_epoch"] * self._windows + rows["dst_window"]
@@ -275,10 +289,14 @@ class _Grid:
         drift = np.where(soft[:, 1:] & soft[:, :-1], self.soft[:, None], self.hard[:, None])
         slack = ((drift << self.bits) >> 30) + 1
         slack[self.fixed] = 0
+        bound = np.where(flat[src] & flat[dst], rows["soft"], rows["hard"])
+        if aligned is not None:
+            src, dst = np.concatenate([src, aligned["src"]]), np.concatenate([dst, aligned["dst"]])
+            bound = np.concatenate([bound, aligned["bound"]])
         return Constraints(
             src=src,
             dst=dst,
-            bound=np.where(flat[src] & flat[dst], rows["soft"], rows["hard"]),
+            bound=bound,
             up=step[:, None] + slack,
             down=slack - step[:, None],
             fixed=self.fixed,
@@ -342,18 +360,56 @@ class _Grid:
         keep[loser] = False
         self._crossings = used.take(keep)
 
-    def estimate(self, low: Int, high: Int) -> Int:
-        """Returns the middle of what is possible when clocks also keep to the soft drift where they can."""
+    def estimate(self, low: Int, high: Int, together: Together) -> Int:
+        """Returns the middle of what is possible when assumptions are kept to as far as they can be.
+
+        They are that clocks keep to the soft drift and that barriers are left together. On a contradiction
+        first the drift is given up where it is, then what was left together there.
+        """
         soft = np.ones((len(self.base), self._windows), dtype=bool)
-        for attempt in range(_SOFT_ATTEMPTS + len(self.base)):
-            constraints = self._constraints(soft)
+        aligned = self._alignments(together)
+        used = np.ones(len(aligned["bound"]), dtype=bool)
+        for attempt in range(2 * _SOFT_ATTEMPTS + len(self.base)):
+            constraints = self._constraints(soft, {name: column[used] for name, column in aligned.items()})
             try:
                 low, high = solver.lowest(constraints), solver.highest(constraints)
                 break
             except InfeasibleError as error:
                 epoch, window = error.nodes // self._windows, error.nodes % self._windows
-                if attempt < _SOFT_ATTEMPTS:
+                blamed = error.rows[error.rows >= len(self._rows["hard"])] - len(self._rows["hard"])
+                if len(blamed) and not (soft[epoch, window] & ~self.fixed[epoch]).any():
+                    used[np.flatnonzero(used)[blamed]] = False
+                elif attempt < _SOFT_ATTEMPTS:
                     soft[epoch, window] = False
                 else:
                     soft[epoch] = False
         return (low + high) >> 1
+
+    def _alignments(self, together: Together) -> dict[str, Int]:
+        """Returns, per pair of windows, bounds around the median difference of what happened together."""
+        x = together.src_ns - self.base[together.src_epoch]
+        y = together.dst_ns - self.base[together.dst_epoch]
+        half = 1 << (self.bits - 1)
+        dx = x - (x >> self.bits << self.bits) - half
+        dy = y - (y >> self.bits << self.bits) - half
+        gap = (
+            y - x - (self.slope[together.src_epoch] * dx >> 30) + (self.slope[together.dst_epoch] * dy >> 30)
+        )
+        src = together.src_epoch * self._windows + (x >> self.bits)
+        dst = together.dst_epoch * self._windows + (y >> self.bits)
+        order = np.lexsort((gap, dst, src))
+        src, dst, gap = src[order], dst[order], gap[order]
+        new = np.flatnonzero(np.r_[True, (np.diff(src) != 0) | (np.diff(dst) != 0)][: len(src)])
+        size = np.diff(np.r_[new, len(src)])
+        new, size = new[size >= _TOGETHER_FEWEST], size[size >= _TOGETHER_FEWEST]
+        median = gap[new + size // 2]
+        # The distance of the quartiles, less the more there are; and what drift may do meanwhile.
+        spread = (gap[new + 3 * size // 4] - gap[new + size // 4]) // np.sqrt(size).astype(np.int64)
+        drift = self.soft[src[new] // self._windows] + self.soft[dst[new] // self._windows]
+        spread = spread + ((drift << self.bits) >> 31) + _TOGETHER_NS
+        src, dst = src[new], dst[new]
+        return {
+            "src": np.concatenate([src, dst]),
+            "dst": np.concatenate([dst, src]),
+            "bound": np.concatenate([median + spread, spread - median]),
+        }

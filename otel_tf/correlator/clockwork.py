@@ -11,7 +11,7 @@ from otel_tf.correlator.columns import Columns, Int
 from otel_tf.correlator.edges import Barriers, Edges, barrier_pairs
 from otel_tf.correlator.resolution import resolutions
 
-__all__ = ["ClockStep", "Clockwork", "crossings", "whole_clocks"]
+__all__ = ["ClockStep", "Clockwork", "crossings", "leaves", "whole_clocks"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,9 +76,28 @@ def whole_clocks(columns: Columns, local: Int, steps: tuple[ClockStep, ...] = ()
     )
 
 
+def leaves(work: Clockwork, met: Barriers, reference: int) -> clocks.Together:
+    """Returns the leaves of every barrier, each paired with one of its members'.
+
+    That one is on the reference's clock if any is: all meet the same few clocks.
+    """
+    leave = 2 * met.row + 1
+    epoch = work.epoch[leave]
+    order = np.lexsort((epoch, work.domain[epoch] != reference, met.number))
+    first = order[np.searchsorted(met.number[order], np.arange(met.count))]
+    hub = first[met.number]
+    other = epoch != epoch[hub]
+    return clocks.Together(
+        src_epoch=epoch[other],
+        dst_epoch=epoch[hub[other]],
+        src_ns=work.local_ns[leave[other]],
+        dst_ns=work.local_ns[leave[hub[other]]],
+    )
+
+
 def crossings(work: Clockwork, edges: Edges, met: Barriers) -> clocks.Crossings:
     """Returns the edges between clocks, readings' blur allowed for; a barrier's pairs are −1 − barrier."""
-    enter, leave, barrier = barrier_pairs(met)
+    enter, leave, barrier = barrier_pairs(met, work.local_ns[2 * met.row + 1] - work.local_ns[2 * met.row])
     src, dst = np.concatenate([edges.src, enter]), np.concatenate([edges.dst, leave])
     number = np.concatenate([np.arange(len(edges), dtype=np.int64), -1 - barrier])
     least = np.concatenate([edges.min_ns, np.full(len(enter), 2, np.int64)])

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = [
     "COLLECTIVE",
     "KINDS",
+    "LINK",
     "NESTED",
     "Barriers",
     "Edges",
@@ -28,7 +29,9 @@ __all__ = [
 
 #: Names of the edge kinds, by code; the codes of `sql/edges.sql`.
 KINDS = ("nested", "request", "response", "context", "link", "collective")
-NESTED, COLLECTIVE = 0, 5
+NESTED, LINK, COLLECTIVE = 0, 4, 5
+#: How many of a barrier's last entrants are told as pairs with all who left.
+_LAST_FEW = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,15 +136,32 @@ def with_barriers(edges: Edges, met: Barriers, spans: int) -> Edges:
     )
 
 
-def barrier_pairs(met: Barriers) -> tuple[Int, Int, Int]:
-    """Returns (start event, end event, barrier) of every ordered pair of different members of a barrier."""
+def barrier_pairs(met: Barriers, duration_ns: Int) -> tuple[Int, Int, Int]:
+    """Returns (start event, end event, barrier) of pairs of members: who entered before whom left.
+
+    Not all ordered pairs of many members, but those that say most: everybody left after the last few had
+    entered, and the last left after everybody had. (Were it only the last, a straggler that always is
+    would leave all others without a close bound.) The last ones are those that were inside the shortest,
+    which takes no clocks to tell.
+
+    Args:
+        met: The barriers.
+        duration_ns: How long each member was inside (members,).
+    """
     size = np.bincount(met.number, minlength=met.count)
     first = np.cumsum(size) - size
-    mine = np.repeat(np.arange(len(met.row)), size[met.number])
-    turn = np.arange(len(mine)) - np.repeat(np.cumsum(size[met.number]) - size[met.number], size[met.number])
-    other = first[met.number[mine]] + turn
-    apart = other != mine
-    return 2 * met.row[mine[apart]], 2 * met.row[other[apart]] + 1, met.number[mine[apart]]
+    order = np.lexsort((np.arange(len(met.row)), duration_ns, met.number))
+    everybody = np.arange(len(met.row))
+    enter, leave = [everybody], [order[first][met.number]]
+    for rank in range(_LAST_FEW):
+        some = everybody[size[met.number] > rank]
+        enter.append(order[first[met.number[some]] + rank])
+        leave.append(some)
+    entered, left = np.concatenate(enter), np.concatenate(leave)
+    apart = entered != left
+    # The last one's own pairs came in both ways.
+    entered, left = np.divmod(np.unique(entered[apart] * len(met.row) + left[apart]), max(len(met.row), 1))
+    return 2 * met.row[entered], 2 * met.row[left] + 1, met.number[entered]
 
 
 def _dense(*keys: Int) -> Int:
