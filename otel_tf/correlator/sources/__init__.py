@@ -132,7 +132,7 @@ def _document(data: bytes, name: str, place: int, skipped: Skipped) -> Piece:
         reason = "truncated" if "truncated" in str(error) else "not_json"
         skipped.add(reason, f"{name}: {error}", order=(place,))
         line = b'{"resourceSpans":[]}'
-    return parse_lines(Lines(line, 1, name, place), skipped)
+    return parse_lines(Lines(line, name, place), skipped)
 
 
 def _framed(data: memoryview, name: str, place: int, skipped: Skipped) -> Iterator[_Job]:
@@ -146,7 +146,7 @@ def _framed(data: memoryview, name: str, place: int, skipped: Skipped) -> Iterat
     if texts:
         # A message a line, so that the numbers of messages are those of lines.
         joined = b"\n".join(text.replace(b"\n", b" ") for text in texts)
-        lines = Lines(joined, len(texts), name, place)
+        lines = Lines(joined, name, place)
         yield lambda: parse_lines(lines, skipped)
     others = [payload for payload in payloads if bytes(payload[:1]) != b"{"]
     batch: list[bytes | memoryview] = []

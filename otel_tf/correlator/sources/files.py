@@ -17,6 +17,7 @@ __all__ = ["Format", "damage_of", "decompress", "find", "format_of", "open_binar
 _HEAD_BYTES = 1 << 16
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _BOM = b"\xef\xbb\xbf"
+_TRACES_LINE = re.compile(rb'^\{\s*"(resourceSpans|result|data)"\s*:', re.MULTILINE)
 #: Tags that may stand first in a ``ResourceSpans`` (resource, scope_spans, schema_url) and in those.
 _SCHEMA_URL = b"\x1a"
 _IN_RESOURCE_SPANS = (b"\x0a", b"\x12", _SCHEMA_URL)
@@ -142,6 +143,8 @@ def format_of(path: Path) -> Format:
     text = head.removeprefix(_BOM).lstrip()
     if text[:1] in (b"{", b"["):
         return _json_format(text)
+    if _TRACES_LINE.search(text):
+        return Format.JSON_LINES  # with something else before
     return _proto_format(head, size)
 
 
@@ -155,7 +158,7 @@ def _json_format(text: bytes) -> Format:
         msgspec.json.decode(line, type=msgspec.Raw)
     except msgspec.DecodeError as error:
         # A line that ends too early either goes on in the next one, or its writer was killed.
-        if "truncated" in str(error) and not re.match(rb'\s*\{\s*"\w+"\s*:.*\n\{"', text):
+        if "truncated" in str(error) and not _TRACES_LINE.search(text, len(line)):
             return Format.JSON_DOCUMENT
     return Format.JSON_LINES
 

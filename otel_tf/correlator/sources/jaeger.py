@@ -70,7 +70,7 @@ def read_jaeger(
     count, said = 0, time.monotonic()
     for service in services:
         for text in _texts(api, service):
-            piece = parse_lines(Lines(text, 1, base, source), skipped)
+            piece = parse_lines(Lines(text, base, source), skipped)
             chunk, seen = _new_traces(piece.chunk, seen)
             if not chunk.spans.num_rows:
                 continue

@@ -35,7 +35,7 @@ def to_otlp(data: Any, report: Callable[[str, str], None]) -> list[dict[str, Any
                 name = str(span.get("processID") or "")
                 inline.setdefault(name, span.get("process"))
                 by_process.setdefault(name, []).append(_span(span))
-            except (AttributeError, KeyError, TypeError, ValueError) as error:
+            except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
                 shown = span.get("operationName") if isinstance(span, dict) else span
                 report("wrong_type", f"span {shown!r}: {type(error).__name__} {error}")
         for name, spans in by_process.items():

@@ -26,6 +26,7 @@ __all__ = ["RowGroups", "parse_parquet", "split_parquet"]
 _NEEDED = ("trace_id", "span_id", "start_ns", "end_ns")
 _OPTIONAL = ("parent_span_id", "links")
 _ROWS_A_PART = 100_000
+_LINK = pa.struct([("trace_id", pa.string()), ("span_id", pa.string())])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,6 +77,7 @@ def parse_parquet(part: RowGroups, skipped: Skipped) -> Chunk:
         wanted = [name for name in (*_NEEDED, *_OPTIONAL, *SPANS.names) if name in present]
         columns = list(dict.fromkeys(wanted))
         table = file.read_row_groups(part.groups, columns=columns, use_threads=False)
+        table.validate(full=True)  # damage that the format does not notice, such as texts that are not UTF-8
         return _to_chunk(table.combine_chunks(), part, skipped)
 
 
@@ -83,7 +85,7 @@ def parse_parquet(part: RowGroups, skipped: Skipped) -> Chunk:
 def _explained(path: Path) -> Iterator[None]:
     try:
         yield
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
+    except (pa.ArrowException, ValueError, OSError) as error:
         raise UserError(f"{path}: {str(error).splitlines()[0]}") from None
 
 
@@ -159,7 +161,8 @@ def _column(table: pa.Table, field: pa.Field) -> pa.Array:
 
 
 def _links(table: pa.Table, used: npt.NDArray[np.bool_]) -> pa.Table:
-    if "links" not in table.column_names:
+    kind = table.schema.field("links").type if "links" in table.column_names else pa.null()
+    if not pa.types.is_list(kind) or kind.value_type != _LINK:
         return LINKS.empty_table()
     lists = table["links"].combine_chunks()
     row = parents(lists)

@@ -13,7 +13,10 @@ from typing import Any
 
 import pyarrow as pa
 
-__all__ = ["json_schema", "proto_handler"]
+__all__ = ["LINES", "json_schema", "proto_handler"]
+
+#: Field of the array that lines are put into.
+LINES = "lines"
 
 _MESSAGES: dict[str, list[tuple[str, int, str, bool]]] = {
     # message: (field, number, protobuf type or message, repeated)
@@ -90,13 +93,14 @@ def _json_type(name: str, values: str) -> pa.DataType:
 
 @cache
 def json_schema(*, plain: bool = False) -> pa.Schema:
-    """Returns the schema of one OTLP/JSON line; ``result`` is where Jaeger's v3 answers have it.
+    """Returns the schema of an array, `LINES`, of OTLP/JSON; ``result`` is where Jaeger's v3 answers have it.
 
     Args:
         plain: Of the attributes of spans, take no lists, maps and bytes: a fifth faster to parse.
     """
     traces = _json_type("TracesData", "Plain" if plain else "Value")
-    return pa.schema([*traces, pa.field("result", traces)])
+    line = pa.struct([*traces, pa.field("result", traces)])
+    return pa.schema([pa.field(LINES, pa.list_(line))])
 
 
 @cache

@@ -97,7 +97,7 @@ def _clock(document: Document, value: dict[str, Any], report: Report) -> None:
         row: dict[str, int | None] = {key: _int64(value[key]) for key in _CLOCK_NUMBERS}
         error = value.get("max_error_ns")
         row["max_error_ns"] = None if error is None else _int64(error)
-    except (TypeError, ValueError) as problem:
+    except (TypeError, ValueError, OverflowError) as problem:
         report("bad_clock_line", str(problem))
         return
     process = str(value.get("process") or "")
@@ -114,10 +114,14 @@ def _resource_spans(value: dict[str, Any], report: Report) -> dict[str, Any]:
     resource = resource if isinstance(resource, dict) else {}
     spans = []
     for scope in _dicts(value.get("scopeSpans", value.get("scope_spans"))):
-        for item in scope.get("spans") or []:
+        items = scope.get("spans") or []
+        if not isinstance(items, list):
+            report("wrong_type", f"spans is {items!r}")
+            continue
+        for item in items:
             try:
                 spans.append(_span(item))
-            except (TypeError, ValueError, KeyError) as error:
+            except (TypeError, ValueError, KeyError, OverflowError) as error:
                 name = item.get("name") if isinstance(item, dict) else item
                 report("wrong_type", f"span {name!r}: {error}")
     attributes = _attributes(resource.get("attributes"))
@@ -127,7 +131,8 @@ def _resource_spans(value: dict[str, Any], report: Report) -> dict[str, Any]:
 def _span(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise TypeError("no object")
-    status = value.get("status") or {}
+    status = value.get("status")
+    status = status if isinstance(status, dict) else {}
     return {
         "traceId": _text(value.get("traceId")),
         "spanId": _text(value.get("spanId")),
@@ -213,7 +218,7 @@ def _value(value: Any, depth: int = 0) -> dict[str, Any] | None:
         if kind == "intValue":
             try:
                 return {kind: str(_int64(inner))}
-            except (TypeError, ValueError):
+            except (TypeError, ValueError, OverflowError):
                 return {"stringValue": str(inner)}
         if kind == "doubleValue":
             return _double(inner)
