@@ -7,6 +7,8 @@ import json
 import pytest
 
 from otel_tf.correlator import correlate
+from otel_tf.correlator.sinks import write
+from otel_tf.errors import UserError
 from tests.collector.support import (
     HOST,
     get,
@@ -111,3 +113,23 @@ def test_metrics_of_the_training_are_on_the_gateways_page(chain):
         lambda: "otel_tf_spans_dropped_total 7" in (get(gateway.ports["PROMETHEUS_PORT"], "/metrics") or ""),
         "the metric",
     )
+
+
+def test_corrected_spans_go_to_jaeger_and_not_into_the_files_they_were_made_of(chain, simulated):
+    agent, gateway, jaeger = chain
+    for path in simulated.glob("*.jsonl"):
+        send(agent.http, path.read_bytes())
+    run_dir = gateway.runs / "simulated-3"
+    sent = spans_in_files(simulated)
+    until(lambda: spans_in_files(run_dir) == sent, "all spans in the run's folder")
+    write(correlate(str(run_dir)), f"jaeger={agent.http}", lambda _: None)
+    source = f"jaeger+{jaeger.ui}?run=simulated-3&service=simulated.logical%20worker:0"
+    until(lambda: found(source), "the corrected spans in Jaeger")
+    assert spans_in_files(gateway.runs) == sent
+
+
+def found(source: str) -> bool:
+    try:
+        return bool(correlate(source).report["spans"])
+    except UserError:
+        return False

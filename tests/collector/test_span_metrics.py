@@ -76,6 +76,16 @@ def test_failures_are_told_by_their_type(page):
     assert calls == {("STATUS_CODE_ERROR", "RESOURCE_EXHAUSTED"): 1, ("STATUS_CODE_UNSET", ""): 1}
 
 
+def test_what_the_correlator_wrote_back_counts_once(page):
+    seen = span("a", trace=("a",), tensorflow__worker="worker:0")
+    logical = [
+        request([span("b", trace=("b",))], service__name=name)
+        for name in ("mnist.logical", "mnist.logical worker:0")
+    ]
+    found = page.after(*logical, request([seen]), spans=1)
+    assert [each.value for each in found if each.name == CALLS] == [1]
+
+
 def test_series_do_not_grow_with_steps_runs_processes_or_ops(page):
     requests = [
         request(

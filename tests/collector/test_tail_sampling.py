@@ -105,12 +105,16 @@ def test_failed_slow_and_profiled_steps_are_kept_whole_and_no_other(sampled):
         each["spanId"]: 1 for step in ALL.values() for each in step.values()
     }
 
+    # What the correlator writes back is kept.
+    logical = span("l", trace=("logical",))
+    send(gateway.http, request([logical], service__name="mnist.logical worker:0"))
     # What comes after the decision follows it.
     late = {step: span("late", trace=("run", "step", step), ms=9000, failed=True) for step in (0, STEPS)}
     send(gateway.http, request(list(late.values()), tensorflow__run__id="run"))
     trace = late[STEPS]["traceId"]
     until(lambda: late[STEPS]["spanId"] in spans_in_jaeger(jaeger, trace), "the late span")
     assert not spans_in_jaeger(jaeger, late[0]["traceId"])
+    until(lambda: spans_in_jaeger(jaeger, logical["traceId"]), "the corrected span")
 
 
 def test_the_share_is_the_same_at_every_gateway(sampled):
