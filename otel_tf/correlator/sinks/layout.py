@@ -10,6 +10,7 @@ import pyarrow as pa
 
 __all__ = [
     "CONSUMER",
+    "code_of",
     "codes",
     "distinct",
     "parent_rows",
@@ -40,6 +41,11 @@ def codes(column: Any) -> tuple[Int, list[Any]]:
     return array.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(
         np.int64
     ), array.dictionary.to_pylist()
+
+
+def code_of(names: list[Any], name: str) -> int:
+    """Returns the index of a name; for one that is not there, an index that no row has."""
+    return names.index(name) if name in names else -2
 
 
 def distinct(*keys: Int) -> tuple[Int, Int]:

@@ -80,6 +80,9 @@ def logical(result: Result) -> Logical:
     """Returns the run of ``result`` as logical traces."""
     run = str(result.report.get("run_id") or "")
     by_order = np.argsort(result.correlated["order"].to_numpy(), kind="stable")
+    # Probes serve the clocks. Every few seconds a trace of theirs would bury the steps in Jaeger's search.
+    code, names = layout.codes(result.correlated["name"])
+    by_order = by_order[code[by_order] != layout.code_of(names, semconv.SPAN_CLOCK_PROBE)]
     spans = result.correlated.take(by_order)
     count = spans.num_rows
     parent = layout.parent_rows(spans)
@@ -102,7 +105,7 @@ def logical(result: Result) -> Logical:
     parent = np.where(parent[order] >= 0, place[parent[order]], -1)
     spans, group = spans.take(order).combine_chunks(), group[order]
     span_id = layout.unique_ids(group, span_id[order])
-    place_of_row = np.empty(count, np.int64)
+    place_of_row = np.full(result.correlated.num_rows, -1)
     place_of_row[by_order] = place[:count]
     links = _links(result.links, _Targets(spans, group, groups.traces, span_id), place_of_row, parent)
     start, end = _times(spans, group, parent)
@@ -159,7 +162,7 @@ def _root_rows(spans: pa.Table, parent: Int, groups: _Groups) -> tuple[Int, Int]
     """
     root_row = np.full(len(groups.traces), -1, np.int64)
     code, names = layout.codes(spans["name"])
-    is_step = code == (names.index(semconv.SPAN_STEP) if semconv.SPAN_STEP in names else -2)
+    is_step = code == layout.code_of(names, semconv.SPAN_STEP)
     own = np.flatnonzero(is_step & (parent < 0))
     single = own[np.bincount(groups.of[own], minlength=len(root_row))[groups.of[own]] == 1]
     root_row[groups.of[single]] = single
@@ -248,7 +251,7 @@ def _links(
     words = [links[name].to_numpy() for name in ("trace_hi", "trace_lo", "span_id")]
     source = place_of_row[links["row"].to_numpy()]
     target = layout.rows_of(targets.spans, *words)
-    for link in np.flatnonzero(parent[source] >= 0).tolist():
+    for link in np.flatnonzero((source >= 0) & (parent[source] >= 0)).tolist():
         to = int(target[link])
         if to >= 0:
             pair = (targets.traces[int(targets.group[to])], int(targets.span_id[to]) & _WORD)

@@ -32,7 +32,7 @@ def straggler_last(spans: pa.Table, group: Int, parent: Int, end_ns: Int) -> Int
     if "wait_ns" not in spans.column_names or spans["wait_ns"].null_count == spans.num_rows:
         return end_ns
     code, names = layout.codes(spans["name"])
-    is_step = code == (names.index(semconv.SPAN_TRAIN_STEP) if semconv.SPAN_TRAIN_STEP in names else -2)
+    is_step = code == layout.code_of(names, semconv.SPAN_TRAIN_STEP)
     wait = _waits_of_steps(spans, parent, is_step)
     rows = np.flatnonzero(wait < _NEVER)
     if not len(rows):

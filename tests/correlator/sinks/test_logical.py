@@ -151,6 +151,24 @@ def test_spans_without_steps_keep_their_trace_and_roots(make_run):
     ]
 
 
+def test_clock_probes_are_for_the_correlator_only(make_run):
+    run = make_run("probed")
+    step = {"tensorflow.global_step": 1}
+    run.add("worker:0", "clock.probe", ("p",), trace=("p",), at=(0, 900_000), kind=3)
+    run.add("ps:0", "clock.probe", ("q",), trace=("p",), parent=("p",), at=(400_000, 500_000), kind=2)
+    run.add("worker:0", "train_step", ("t",), trace=("t",), at=(1_000_000, 2_000_000), **step)
+    result = run.result()
+    assert len(result.spans) == 3
+    (spans,) = spans_of(result).values()
+    assert sorted(span["name"] for span in spans) == ["steps", "train_step"]
+
+
+def test_a_run_of_probes_alone_has_no_logical_traces(make_run):
+    run = make_run("idle")
+    run.add("worker:0", "clock.probe", ("p",), trace=("p",), at=(0, 900_000), kind=3)
+    assert spans_of(run.result()) == {}
+
+
 def test_bad_parents_do_not_lose_spans(make_run):
     run = make_run("bad")
     step = {"tensorflow.global_step": 1}
