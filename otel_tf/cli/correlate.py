@@ -35,8 +35,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         action="append",
         default=[],
         metavar="SINK",
-        help="parquet=DIR, jaeger=URL (of an OTLP/HTTP endpoint, e.g. http://localhost:4318) or otlp=FILE "
-        "(for the upload in Jaeger's UI); may be given several times",
+        help="parquet=DIR, jaeger=URL (of an OTLP/HTTP endpoint, e.g. http://localhost:4318), otlp=FILE "
+        "(for the upload in Jaeger's UI) or perfetto=FILE (for ui.perfetto.dev); may be given several times",
     )
     parser.add_argument(
         "--reference",

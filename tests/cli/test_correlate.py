@@ -146,7 +146,10 @@ def test_a_sink_that_fails_leaves_the_report_and_the_others(run_dir, tmp_path, c
         (["nowhere"], "otel-tf: nowhere: No such file or directory"),
         (["RUN", "--run", "x"], "otel-tf: no spans of run 'x'; runs here: r1"),
         (["RUN", "--steps", "90:"], "otel-tf: no spans of the steps 90:"),
-        (["RUN", "--to", "tempo=x"], "otel-tf: --to tempo=x: not one of parquet=DIR, jaeger=URL, otlp=FILE"),
+        (
+            ["RUN", "--to", "tempo=x"],
+            "otel-tf: --to tempo=x: not one of parquet=DIR, jaeger=URL, otlp=FILE, perfetto=FILE",
+        ),
         (["RUN", "--to", "jaeger=http://localhost:16686"], "port 16686 is Jaeger's UI"),
         (["RUN", "--reference", "x"], "otel-tf: no clock domain 'x'; there are: boot-chief:0, boot-worker:0"),
     ],

@@ -40,5 +40,5 @@ def test_a_file_that_cannot_be_written(synchronous, tmp_path):
 
 @pytest.mark.parametrize("spec", ["tempo=x", "parquet", "parquet=", "=x", ""])
 def test_unknown_sinks_are_refused_before_any_work(spec):
-    with pytest.raises(UserError, match=r"not one of parquet=DIR, jaeger=URL, otlp=FILE"):
+    with pytest.raises(UserError, match=r"not one of parquet=DIR, jaeger=URL, otlp=FILE, perfetto=FILE"):
         sinks.check(spec)
