@@ -8,13 +8,14 @@ SDK and exporters are imported by `start`.
 from __future__ import annotations
 
 from otel_tf.telemetry._pipeline import Pipeline, start
-from otel_tf.telemetry._records import AttributeValue, Layout, SpanError, SpanKind, SpanLink
+from otel_tf.telemetry._records import AttributeValue, Layout, Record, SpanError, SpanKind, SpanLink
 from otel_tf.telemetry._resource import TaskResource
 
 __all__ = [
     "AttributeValue",
     "Layout",
     "Pipeline",
+    "Record",
     "SpanError",
     "SpanKind",
     "SpanLink",

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import collections
-import contextlib
 import threading
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from otel_tf._guard import Guard, is_strict
+from otel_tf.telemetry._records import Record
 from otel_tf.telemetry._spool import TRACES_SUFFIX
 
 if TYPE_CHECKING:
     from otel_tf.telemetry._batch import Batch, Shaper
     from otel_tf.telemetry._network import Network
-    from otel_tf.telemetry._records import Record
     from otel_tf.telemetry._spool import Spool
 
-__all__ = ["Drain"]
+__all__ = ["Drain", "Later"]
+
+#: What makes records, and what of; see `Pipeline.record_later`.
+Later: TypeAlias = "tuple[Callable[[Any], Iterable[Record]], Any]"
+
+#: What is made in one go, some 100 µs: then the training gets the interpreter.
+_SLICE = 32
 
 _guard = Guard("the telemetry pipeline")
 
@@ -36,7 +42,7 @@ class Drain:
     """
 
     def __init__(self, network: Network, spool: Spool | None, max_batch: int) -> None:
-        self.queue: collections.deque[Record] = collections.deque()
+        self.queue: collections.deque[Record | Later] = collections.deque()
         self.dropped = 0
         self._network = network
         self._spool = spool
@@ -74,10 +80,9 @@ class Drain:
         shaper = self._network.shaper()
         queue = self.queue
         while queue:
-            records: list[Record] = []
-            with contextlib.suppress(IndexError):
-                while len(records) < self._max_batch:
-                    records.append(queue.popleft())
+            records = self._take()
+            if not records:
+                continue
             try:
                 batches = shaper.shape(records)
             except Exception:
@@ -86,6 +91,28 @@ class Drain:
                 self._salvage(shaper, records)
             else:
                 self._hand_over(batches)
+
+    def _take(self) -> list[Record]:
+        """Returns the next records, made where they are still to be made."""
+        queue, records = self.queue, list[Record]()
+        for number in range(1, self._max_batch + 1):
+            try:
+                taken = queue.popleft()
+            except IndexError:
+                break
+            if isinstance(taken, Record):
+                records.append(taken)
+                continue
+            make, facts = taken
+            try:
+                records += make(facts)
+            except Exception:
+                self.dropped += 1
+                with _guard:
+                    raise
+            if number % _SLICE == 0:
+                time.sleep(0)
+        return records
 
     def _salvage(self, shaper: Shaper, records: Sequence[Record]) -> None:
         """One of the records is broken: hands over the others one by one."""

@@ -9,9 +9,9 @@ import multiprocessing.util
 import os
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from otel_tf._guard import Guard
 from otel_tf.telemetry import _clock
@@ -45,6 +45,9 @@ _CLOCKS_INTERVAL_S = 10.0
 
 #: Makes another task's attributes from this process's own.
 _OfOwn: TypeAlias = Callable[[Mapping[str, object]], Mapping[str, object]]
+
+#: What `Pipeline.record_later` is given.
+Facts = TypeVar("Facts")
 
 _drain_guard = Guard("the telemetry pipeline")
 _exit_guard = Guard("the telemetry pipeline at exit")
@@ -166,6 +169,27 @@ class Pipeline:
         elif error is not None:
             # The process may be about to die of it.
             self._flusher.hurry()
+
+    def record_later(self, make: Callable[[Facts], Iterable[Record]], facts: Facts) -> None:
+        """Takes what a step left behind and makes spans of it on the flusher's thread.
+
+        For threads that have no time: they append one tuple, ids and attributes are worked out elsewhere.
+        As safe and as fast as `record`.
+
+        Args:
+            make: Returns the records; called once, guarded, on any thread.
+            facts: What it is called with.
+        """
+        if len(self._queue) >= _MAX_WAITING:
+            self._drain.dropped += 1
+            return
+        self._append((make, facts))
+        if not self._running:
+            self._resume()
+
+    def hurry(self) -> None:
+        """Spools what is recorded so far at once: the process may be about to die."""
+        self._flusher.hurry()
 
     def task_resource(
         self,

@@ -13,7 +13,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from otel_tf import _guard, config
 from otel_tf.identity import identify
-from otel_tf.telemetry import SpanError, _pipeline, start
+from otel_tf.telemetry import Record, SpanError, _pipeline, start
 from tests.telemetry.support import (
     DEAD,
     attributes_of,
@@ -199,6 +199,45 @@ def test_one_broken_record_does_not_take_others_with_it(
     assert steps == ["1", "2"]
     assert one.dropped == 1
     assert "the telemetry pipeline failed" in caplog.text
+
+
+def test_spans_are_made_later_on_another_thread(pipeline: Any, tmp_path: Path) -> None:
+    one = pipeline()
+    layout = step_layout(one)
+    made_on: list[str] = []
+
+    def make(step: int) -> list[Record]:
+        made_on.append(threading.current_thread().name)
+        ids_ = (step, 100 + step, 0)
+        return [Record(layout, *ids_, 5, 6, (step, None, None), None, ()) for _ in range(2)]
+
+    record_step(one, layout, 1)
+    one.record_later(make, 2)
+    one.record_later(make, 3)
+    until(lambda: len(spool_spans(tmp_path / "run")) == 5)
+    steps = [attributes_of(span)["tensorflow.global_step"] for span in spool_spans(tmp_path / "run")]
+    assert steps == list("12233")
+    assert set(made_on) == {"otel-tf flusher"}
+
+
+def test_what_cannot_be_made_is_dropped_alone(
+    pipeline: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_guard, "_reported", set())
+    _guard.strict(False)
+    one = pipeline()
+    layout = step_layout(one)
+
+    def make(step: int) -> list[Record]:
+        raise IndexError(f"no step {step}")
+
+    record_step(one, layout, 1)
+    one.record_later(make, 2)
+    record_step(one, layout, 3)
+    assert one.flush(5.0)
+    assert len(spool_spans(tmp_path / "run")) == 2
+    assert one.dropped == 1
+    assert "no step 2" in caplog.text
 
 
 def test_a_full_queue_drops_and_counts(
