@@ -109,6 +109,7 @@ def adjust(
     epoch_all = np.concatenate([epoch, epoch[last]])
     blur_all = np.concatenate([blur, blur[last]])
     half = np.concatenate([width, width[last]])
+    blur_all += np.concatenate([work.unsure_ns, work.unsure_ns[last]])
     half = np.where(half >= UNBOUNDED, UNBOUNDED, half + blur_all)
 
     total = with_barriers(edges, met, count)

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from otel_tf.correlator.adjust import Adjusted
-from otel_tf.correlator.columns import Columns, Int
+from otel_tf.correlator.columns import Columns, Int, median
 
 __all__ = ["clock_report", "clock_table"]
 
@@ -68,9 +68,9 @@ def clock_report(columns: Columns, adjusted: Adjusted) -> list[dict[str, Any]]:
             shift = fit.shift_ns[epoch[first], window[first]]
             above = fit.high_ns[epoch[first], window[first]] - shift
             below = shift - fit.low_ns[epoch[first], window[first]]
-            item["offset_ns"] = -int(np.median(shift))
+            item["offset_ns"] = -median(shift)
             item["drift_ppm"] = _drift(epoch[mine], at[mine], fit.shift_ns[epoch[mine], window[mine]])
-            item["error_ns"] = int(np.median(np.maximum(above, below)))
+            item["error_ns"] = median(np.maximum(above, below))
         item["steps"] = _steps(adjusted, number)
         result.append(item)
     return result

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from otel_tf.correlator import solver
-from otel_tf.correlator.columns import Int
+from otel_tf.correlator.columns import Int, median
 from otel_tf.correlator.slopes import Slopes, slopes
 from otel_tf.correlator.solver import UNBOUNDED, Constraints, InfeasibleError
 
@@ -50,7 +50,8 @@ class Epochs:
 class Crossings:
     """Edges between two epochs, arrays (C,): local times of both ends and the least time between them.
 
-    ``min_ns`` has the blur of both readings taken off already; ``edge`` indexes the caller's edges,
+    ``min_ns`` has the blur of both readings taken off already; ``unsure_ns`` is what a hard bound has to
+    allow beside it, since an end may be on the other side of a step. ``edge`` indexes the caller's edges,
     ``src`` and ``dst`` are its events.
     """
 
@@ -59,6 +60,7 @@ class Crossings:
     src_ns: Int
     dst_ns: Int
     min_ns: Int
+    unsure_ns: Int
     edge: Int
     src: Int
     dst: Int
@@ -267,6 +269,7 @@ class _Grid:
                 "x": source,
                 "y": target,
                 "gap": target - source - used.min_ns,
+                "unsure": used.unsure_ns,
             },
             epochs={
                 "epoch": np.arange(len(self.base), dtype=np.int64),
@@ -340,7 +343,7 @@ class _Grid:
         pair = rows["src_epoch"] * len(self.base) + rows["dst_epoch"]
 
         def oddness(row: int) -> tuple[int, int]:
-            usual = int(np.median(rows["hard"][pair == pair[row]]))
+            usual = median(rows["hard"][pair == pair[row]])
             return usual - int(rows["hard"][row]), -int(rows["edges"][row])
 
         worst = max((int(row) for row in error.rows), key=oddness)

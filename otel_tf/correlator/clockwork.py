@@ -31,8 +31,8 @@ class Clockwork:
         epoch: Epoch of every event (2N,).
         local_ns: Reading of every event with the steps taken out, to within what is known of their
             sizes (2N,).
-        blur_ns: By how much an event's reading may be off, because of its format, or because it may be on
-            the other side of a step (2N,).
+        blur_ns: By how much an event's reading may be off for its format (2N,).
+        unsure_ns: By how much more, because it may be on the other side of a step (2N,).
         domain: Domain of every epoch (E,).
         rank: How many epochs of the same domain come before it (E,).
         taken_ns: What was taken out of an epoch's readings: reading − local (E,).
@@ -42,6 +42,7 @@ class Clockwork:
     epoch: Int
     local_ns: Int
     blur_ns: Int
+    unsure_ns: Int
     domain: Int
     rank: Int
     taken_ns: Int
@@ -69,6 +70,7 @@ def whole_clocks(columns: Columns, local: Int, steps: tuple[ClockStep, ...] = ()
         epoch=np.repeat(columns.timeline_domain[columns.timeline].astype(np.int64), 2),
         local_ns=local,
         blur_ns=np.repeat(resolutions(columns)[columns.timeline], 2),
+        unsure_ns=np.zeros(2 * columns.count, dtype=np.int64),
         domain=domains,
         rank=np.zeros_like(domains),
         taken_ns=np.zeros_like(domains),
@@ -110,6 +112,7 @@ def crossings(work: Clockwork, edges: Edges, met: Barriers) -> clocks.Crossings:
         src_ns=work.local_ns[src],
         dst_ns=work.local_ns[dst],
         min_ns=least[other] - work.blur_ns[src] - work.blur_ns[dst],
+        unsure_ns=work.unsure_ns[src] + work.unsure_ns[dst],
         edge=number[other],
         src=src,
         dst=dst,

@@ -15,7 +15,18 @@ import pyarrow as pa
 
 from otel_tf import semconv
 
-__all__ = ["ROLE_COLLECTIVE", "ROLE_RECV", "ROLE_STEP", "ROLE_TRAIN_STEP", "Columns", "Int", "from_spans"]
+__all__ = [
+    "ROLE_COLLECTIVE",
+    "ROLE_RECV",
+    "ROLE_STEP",
+    "ROLE_TRAIN_STEP",
+    "Columns",
+    "Int",
+    "codes",
+    "from_spans",
+    "integers",
+    "median",
+]
 
 Int = npt.NDArray[np.int64]
 Int32 = npt.NDArray[np.int32]
@@ -94,6 +105,12 @@ def integers(column: Any, missing: int = -1) -> Int:
         column = column.fill_null(missing)
     array: Int = column.to_numpy() if isinstance(column, pa.ChunkedArray) else column.to_numpy(False)
     return array
+
+
+def median(values: Int) -> int:
+    """Returns the upper median. numpy's own goes through floats, which are too coarse for times."""
+    middle = len(values) // 2
+    return int(np.partition(values, middle)[middle])
 
 
 def _roles(names: tuple[str, ...], indices: Int32) -> npt.NDArray[np.int8]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from otel_tf.correlator import clocks
 from otel_tf.correlator.clockwork import Clockwork, crossings
-from otel_tf.correlator.columns import Columns, Int
+from otel_tf.correlator.columns import Columns, Int, median
 from otel_tf.correlator.edges import Barriers, Edges
 from otel_tf.correlator.sides import AFTER, BEFORE, Evidence, sides
 from otel_tf.correlator.steps import Bounds, Finding, Step, first_step
@@ -185,8 +185,9 @@ def _blame(found: list[_Found], crossing: _Flat) -> dict[int, list[_Found]]:
 def _cut(columns: Columns, work: Clockwork, crossing: _Flat, epoch: int, seen: list[_Found]) -> Clockwork:
     """Returns ``work`` with ``epoch`` cut in two where the evidence says."""
     evidence = [_evidence(item, crossing, epoch) for item in seen]
-    jumps = [sum(item.before_ns) // 2 - sum(item.after_ns) // 2 for item in evidence]
-    size = int(np.median(jumps))
+    # D = shift(a) − shift(b), and a shift falls when its clock jumps forward.
+    jumps = [-item.step.size_ns if item.pair[0] == epoch else item.step.size_ns for item in seen]
+    size = median(np.array(jumps, dtype=np.int64))
     events = np.flatnonzero(work.epoch == epoch)
     side, unsure = sides(columns, events, crossing.reading_ns[events], evidence, size)
     after = events[side == AFTER]
@@ -194,7 +195,7 @@ def _cut(columns: Columns, work: Clockwork, crossing: _Flat, epoch: int, seen: l
     if not len(after) or not len(before) or size == 0:
         return work
     number, domain = len(work.domain), int(work.domain[epoch])
-    new_epoch, local, blur = work.epoch.copy(), work.local_ns.copy(), work.blur_ns.copy()
+    new_epoch, local, doubt = work.epoch.copy(), work.local_ns.copy(), work.unsure_ns.copy()
     new_epoch[after] = number
     rank = np.append(work.rank, work.rank[epoch] + 1)
     rank[:-1][(work.domain == domain) & (work.rank > work.rank[epoch])] += 1
@@ -205,11 +206,12 @@ def _cut(columns: Columns, work: Clockwork, crossing: _Flat, epoch: int, seen: l
     later = (rank > work.rank[epoch]) & (np.append(work.domain, domain) == domain)
     local[later[new_epoch]] -= taken
     taken_ns = np.append(work.taken_ns, work.taken_ns[epoch]) + np.where(later, taken, 0)
-    blur[events[unsure]] += abs(size)
+    doubt[events[unsure]] += abs(size)
     return Clockwork(
         new_epoch,
         local,
-        blur,
+        work.blur_ns,
+        doubt,
         np.append(work.domain, domain),
         rank,
         taken_ns,
@@ -222,7 +224,7 @@ def _evidence(item: _Found, crossing: _Flat, epoch: int) -> Evidence:
     around = np.arange(
         max(item.step.before - _VICINITY, 0), min(item.step.after + _VICINITY, len(item.order))
     )
-    rows = item.order[around[~np.isin(around, item.finding.outliers)]]
+    rows = item.order[around]
     to_it = crossing.dst_epoch[rows] == epoch
     old, new = item.step.old_ns, item.step.new_ns
     # D = shift(a) − shift(b); partner − clock = shift(clock) − shift(partner).
@@ -232,6 +234,7 @@ def _evidence(item: _Found, crossing: _Flat, epoch: int) -> Evidence:
     return Evidence(
         event=np.where(to_it, crossing.dst[rows], crossing.src[rows]),
         no_earlier=to_it,
+        stray=np.isin(around, item.finding.outliers),
         at_ns=np.where(
             to_it,
             crossing.src_ns[rows] + crossing.min_ns[rows],
@@ -240,7 +243,7 @@ def _evidence(item: _Found, crossing: _Flat, epoch: int) -> Evidence:
         before_ns=old,
         after_ns=new,
         drift=item.drift,
-        pivot_ns=int(
-            crossing.src_ns[witness] if crossing.src_epoch[witness] != epoch else crossing.dst_ns[witness]
+        pivot_reading_ns=int(
+            crossing.src_ns[witness] if crossing.src_epoch[witness] == epoch else crossing.dst_ns[witness]
         ),
     )

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from otel_tf.correlator.clockwork import ClockStep
-from otel_tf.correlator.columns import Columns, Int, codes, integers
+from otel_tf.correlator.columns import Columns, Int, codes, integers, median
 
 __all__ = ["local_times"]
 
@@ -64,8 +64,7 @@ def _levels(mono: Int, wall: Int) -> list[tuple[int, int]]:
     jump = np.flatnonzero(np.abs(np.diff(steady)) > _STEP_NS + (np.diff(mono) >> 10)) + 1
     first = np.r_[0, jump]
     return [
-        (int(mono[begin]), int(np.median(part)))
-        for begin, part in zip(first, np.split(ahead, jump), strict=True)
+        (int(mono[begin]), median(part)) for begin, part in zip(first, np.split(ahead, jump), strict=True)
     ]
 
 

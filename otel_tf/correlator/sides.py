@@ -22,17 +22,19 @@ class Evidence:
     Attributes:
         event: Event of the clock at each edge (R,); ``no_earlier`` where the edge leads to it, so that it
             happened at ``at_ns`` of the partner's clock or later, else then or earlier (R,).
+        stray: Edges that contradict those around them: false, or late news from before the step.
         before_ns, after_ns: Least and largest (partner − clock) before the step, and after it.
-        drift: How fast that may change, in units of 2^-30, from ``pivot_ns`` (partner's time) on.
+        drift: How fast that may change, in units of 2^-30, from ``pivot_reading_ns`` of the clock on.
     """
 
     event: Int
     no_earlier: npt.NDArray[np.bool_]
+    stray: npt.NDArray[np.bool_]
     at_ns: Int
     before_ns: tuple[int, int]
     after_ns: tuple[int, int]
     drift: int
-    pivot_ns: int
+    pivot_reading_ns: int
 
 
 def sides(
@@ -72,7 +74,7 @@ def sides(
         # Nothing before the step reads later than where the clock fell from, nothing after it earlier than
         # where it fell to; the jump is known to within what the partners leave open.
         open_ = side == 0
-        vague = max(
+        vague = min(
             item.before_ns[1] - item.before_ns[0] + item.after_ns[1] - item.after_ns[0] for item in evidence
         )
         side[open_ & (reading > first - size + vague)] = AFTER
@@ -85,7 +87,9 @@ def sides(
     start = place[events[ends] - 1]
     both = start >= 0
     ends, start = ends[both], start[both]
-    turned = ~told[ends] & ((side[start] == AFTER) | (reading[ends] < reading[start]))
+    turned = (side[start] == AFTER) & ~unsure[start] | ~told[ends] & (
+        (side[start] == AFTER) | (reading[ends] < reading[start])
+    )
     side[ends[turned]] = AFTER
     unsure[ends[turned & ~unsure[start]]] = False
     # Where durations are monotonic, an end is its start's reading plus that: a step in between is not in it.
@@ -97,21 +101,23 @@ def sides(
 def _certain(item: Evidence, place: Int, reading: Int) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
     """Returns which events one partner knows to be before the step, and which after it."""
     # The partner's time of an event, were it before the step or after it; drift makes it vaguer far away.
-    least = min(item.before_ns[0], item.after_ns[0])
-    vague = ((np.abs(reading + least - item.pivot_ns) >> 10) + 1) * item.drift >> 20
+    vague = ((np.abs(reading - item.pivot_reading_ns) >> 10) + 1) * item.drift >> 20
     early = {BEFORE: reading + item.before_ns[0] - vague, AFTER: reading + item.after_ns[0] - vague}
     late = {BEFORE: reading + item.before_ns[1] + vague, AFTER: reading + item.after_ns[1] + vague}
     at = place[item.event]
-    possible = {}
+    fits, possible = {}, {}
     for side in (BEFORE, AFTER):
-        fits = np.where(item.no_earlier, late[side][at] >= item.at_ns, early[side][at] <= item.at_ns)
+        fits[side] = np.where(item.no_earlier, late[side][at] >= item.at_ns, early[side][at] <= item.at_ns)
         possible[side] = np.ones(len(reading), dtype=bool)
-        np.logical_and.at(possible[side], at, fits)
+        np.logical_and.at(possible[side], at, fits[side] | item.stray)
     before, after = possible[BEFORE] & ~possible[AFTER], possible[AFTER] & ~possible[BEFORE]
     # From them, when the step was: everything that must have happened earlier or later is certain too.
     least_at = early[BEFORE][before].max(initial=np.iinfo(np.int64).min)
     most_at = late[AFTER][after].min(initial=np.iinfo(np.int64).max)
-    return before | (late[AFTER] < least_at), after | (early[BEFORE] > most_at)
+    before, after = before | (late[AFTER] < least_at), after | (early[BEFORE] > most_at)
+    news = at[item.stray & fits[BEFORE] & ~fits[AFTER]]
+    before[news[(late[BEFORE][news] <= most_at) & ~after[news]]] = True
+    return before, after
 
 
 def _widest_gap(reading: Int, last: int, first: int, size: int) -> tuple[int, bool]:

@@ -13,6 +13,8 @@ __all__ = ["Slopes", "slopes"]
 
 #: A slope below so many standard errors is not one.
 _SIGNIFICANT = 3.0
+#: No crystal is further off; what looks like more doubt than that is a step or a latency.
+_MOST_DOUBT = round(200e-6 * 2**30)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,8 +70,8 @@ def _rise(window: Int, bound: Int, bits: int, share: int) -> tuple[int, int] | N
         noise = max(noise, abs(float(rise[0])))  # two points lie on a line whatever they are
     error = noise / float(np.median(run)) / np.sqrt(max(len(window) / lag, 1.0))
     if abs(slope) < _SIGNIFICANT * error:
-        return 0, int(abs(slope) * 2**30)
-    return int(slope * 2**30), int(error * 2**30)
+        return 0, min(int(abs(slope) * 2**30), _MOST_DOUBT)
+    return int(slope * 2**30), min(int(error * 2**30), _MOST_DOUBT)
 
 
 def _along_tree(

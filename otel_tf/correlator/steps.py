@@ -51,7 +51,7 @@ class Step:
     Attributes:
         before: The last bound that must be from before it (index).
         after: The first that must be from after it; those in between may be either.
-        old_ns, new_ns: What D could be just before it, and after it.
+        old_ns, new_ns: Least and largest D just before it, and after it; ∓2^61 or so where open.
     """
 
     before: int
@@ -62,7 +62,7 @@ class Step:
     @property
     def size_ns(self) -> int:
         """By how much D jumped, from the middle of what was possible to that of what is."""
-        return sum(self.new_ns) // 2 - sum(self.old_ns) // 2
+        return _middle(self.new_ns) - _middle(self.old_ns)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,9 +97,10 @@ class _Walk:
     def run(self) -> Finding:
         count = len(self._bounds.value)
         top, bottom = _OPEN, -_OPEN
-        step: Step | None = None
+        first: tuple[int, int, tuple[int, int]] | None = None
         outliers: list[int] = []
         segment = begin = steps = 0
+        until = count
         while begin < count and steps + len(outliers) < _TOO_MANY:
             part = slice(begin, begin + _CHUNK)
             tops = np.minimum(np.minimum.accumulate(self._high[part]), top)
@@ -123,11 +124,14 @@ class _Walk:
                 outliers.append(self._drop(int(witnesses[0])))
                 top, bottom, begin = _OPEN, -_OPEN, segment
                 continue
-            if step is None:
-                old = _closed(int(bottom - self._lost[at]), int(top + self._lost[at]))
-                step = Step(int(witnesses[-1]) if len(witnesses) else at - 1, at, old, new)
+            if first is None:
+                old = int(bottom - self._lost[at]), int(top + self._lost[at])
+                first = int(witnesses[-1]) if len(witnesses) else at - 1, at, old
+            elif steps == 1:
+                until = at
             steps += 1
             top, bottom, segment, begin = _OPEN, -_OPEN, at, at
+        step = None if first is None else Step(*first, self._interval(first[1], until))
         return Finding(step, np.array(sorted(outliers), dtype=np.int64), steps + len(outliers))
 
     def _drop(self, index: int) -> int:
@@ -161,6 +165,15 @@ class _Walk:
         agree = max(int((bottoms <= tops).sum()) - 1, 0)
         return _closed(int(bottoms[agree]), int(tops[agree]))
 
+    def _interval(self, at: int, until: int) -> tuple[int, int]:
+        """Returns what D can be at ``at`` by the bounds from there on, outliers left out."""
+        part = slice(at, min(at + _JURIES[-1], until))
+        lost = self._lost[part]
+        spread = _drift(self._bounds.at_ns[part] - self._bounds.at_ns[at], self._bounds.drift)
+        low = int((self._low[part] - lost - spread).max())
+        high = int((self._high[part] + lost + spread).min())
+        return low, high
+
     def _against(self, new: tuple[int, int], segment: int, at: int) -> Int:
         """Returns which bounds between ``segment`` and ``at`` cannot hold together with D at ``at``."""
         back = slice(segment, at)
@@ -182,3 +195,7 @@ def _closed(low: int, high: int) -> tuple[int, int]:
     elif high > _OPEN // 2:
         high = low
     return min(low, high), max(low, high)
+
+
+def _middle(interval: tuple[int, int]) -> int:
+    return sum(_closed(*interval)) // 2
