@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -22,6 +23,8 @@ from otel_tf.errors import UserError
 __all__ = ["read"]
 
 _Job = Callable[[], Piece]
+
+_SAY_EVERY_S = 2.0
 
 
 def read(
@@ -56,7 +59,7 @@ def read(
         elif "://" in spec:
             raise UserError(f"{spec}: the only addresses known here are jaeger+http://… and jaeger+https://…")
         else:
-            pieces += _run_jobs(_jobs(Path(spec), number, skipped))
+            pieces += _told(_run_jobs(_jobs(Path(spec), number, skipped)), spec, say)
         if not sum(piece.chunk.spans.num_rows for piece in pieces[before:]):
             raise UserError(f"{spec}: no usable spans{_why(skipped)}")
     chunk = select.together([piece.chunk for piece in pieces])
@@ -171,6 +174,17 @@ def _run_jobs(jobs: Iterable[_Job]) -> Iterator[Piece]:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
+
+
+def _told(pieces: Iterable[Piece], spec: str, say: Callable[[str], None]) -> Iterator[Piece]:
+    """Passes pieces on, and tells every few seconds how far it is."""
+    count, said = 0, time.monotonic()
+    for piece in pieces:
+        yield piece
+        count += piece.chunk.spans.num_rows
+        if time.monotonic() - said > _SAY_EVERY_S:
+            said = time.monotonic()
+            say(f"{count:,} spans read from {spec}")
 
 
 def _clocks(pieces: Sequence[Piece], spans: pa.Table) -> pa.Table:
