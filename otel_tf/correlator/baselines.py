@@ -80,8 +80,9 @@ def linear_fit(columns: Columns, edges: Edges, reference: int) -> Int:
     arrived, answered = times[2 * child], times[2 * child + 1]
     # By how much the callee's clock is ahead of the caller's, halving what the round trip took.
     ahead = ((arrived - sent) + (answered - returned)) / 2.0
-    corrected = times.astype(np.float64) - float(times.min())
-    origin = float(times.min())
+    # From here on relative to the first time: floats of whole times are 256 ns coarse.
+    origin = int(times.min())
+    corrected = (times - origin).astype(np.float64)
     done = {reference}
     while True:
         best: tuple[int, int, int] | None = None
@@ -90,7 +91,7 @@ def linear_fit(columns: Columns, edges: Edges, reference: int) -> Int:
             if (a in done) != (b in done) and (best is None or count > best[0]):
                 best = count, a, b
         if best is None:
-            return np.rint(corrected).astype(np.int64) + int(origin)
+            return np.rint(corrected).astype(np.int64) + origin
         _, a, b = best
         new, sign = (b, 1.0) if a in done else (a, -1.0)
         trips = (caller == a) & (callee == b)

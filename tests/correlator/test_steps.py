@@ -80,7 +80,7 @@ def inside_bars(scenario, reference):
     return result, (np.maximum(start, end) <= error).all()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     st.sampled_from(["star", "ring", "coordinator"]),
     st.sampled_from([-200.0, -20.0, -2.0, 2.0, 20.0, 200.0]),
