@@ -120,10 +120,27 @@ def test_written_files_read_back_as_the_same_run(tmp_path, topology):
     truth = write(run, tmp_path / "run")
     ingested = sources.read([str(tmp_path / "run")])
     assert ingested.skipped == {}
-    columns = (
-        "trace_hi trace_lo span_id parent_id name kind start_ns end_ns process domain worker global_step "
-        "local_step seq mono_ns group_key instance_key run service"
-    ).split()
+    columns = [
+        "trace_hi",
+        "trace_lo",
+        "span_id",
+        "parent_id",
+        "name",
+        "kind",
+        "start_ns",
+        "end_ns",
+        "process",
+        "domain",
+        "worker",
+        "global_step",
+        "local_step",
+        "seq",
+        "mono_ns",
+        "group_key",
+        "instance_key",
+        "run",
+        "service",
+    ]
     plain = [run.ingested.spans, ingested.spans]
     first, second = (
         [tuple(row[name] for name in columns) for row in table.select(columns).sort_by("span_id").to_pylist()]
