@@ -148,10 +148,6 @@ class Collector:
         self.process: subprocess.Popen[bytes] | None = None
 
     @property
-    def grpc(self) -> str:
-        return f"{HOST}:{self.ports['GRPC_PORT']}"
-
-    @property
     def http(self) -> str:
         return f"http://{HOST}:{self.ports['HTTP_PORT']}"
 

@@ -58,13 +58,15 @@ def test_every_variable_is_described_on_top_with_its_default(name):
 
 def test_the_defaults_fit_together():
     defaults = {name: value for config in OURS for name, value in VARIABLE.findall(text_of(config))}
-    assert defaults["OTEL_TF_AGENT_GATEWAY"] == f"127.0.0.1:{defaults['OTEL_TF_GATEWAY_GRPC_PORT']}"
+    assert defaults["OTEL_TF_AGENT_GATEWAY"] == f"http://127.0.0.1:{defaults['OTEL_TF_GATEWAY_HTTP_PORT']}"
     assert defaults["OTEL_TF_BALANCER_GATEWAY_PORT"] == defaults["OTEL_TF_GATEWAY_GRPC_PORT"]
+    assert defaults["OTEL_TF_BALANCER_GATEWAY_HTTP_PORT"] == defaults["OTEL_TF_GATEWAY_HTTP_PORT"]
     jaeger = dict(VARIABLE.findall(text_of("jaeger")))
-    assert defaults["OTEL_TF_GATEWAY_JAEGER"] == f"127.0.0.1:{jaeger['OTEL_TF_JAEGER_OTLP_GRPC_PORT']}"
+    assert defaults["OTEL_TF_GATEWAY_JAEGER"] == f"http://127.0.0.1:{jaeger['OTEL_TF_JAEGER_OTLP_HTTP_PORT']}"
     # All on one machine: only an agent and a Jaeger want the same ports, OpenTelemetry's usual ones.
     ports = [value for name, value in (defaults | jaeger).items() if name.endswith("_PORT")]
-    ports.remove(defaults["OTEL_TF_BALANCER_GATEWAY_PORT"])
+    for name in ("OTEL_TF_BALANCER_GATEWAY_PORT", "OTEL_TF_BALANCER_GATEWAY_HTTP_PORT"):
+        ports.remove(defaults[name])  # the gateway's
     assert sorted(port for port in set(ports) if ports.count(port) > 1) == ["4317", "4318"]
 
 

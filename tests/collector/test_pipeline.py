@@ -10,7 +10,6 @@ from otel_tf.correlator import correlate
 from otel_tf.correlator.sinks import write
 from otel_tf.errors import UserError
 from tests.collector.support import (
-    HOST,
     get,
     request,
     send,
@@ -26,8 +25,8 @@ from tests.collector.support import (
 def chain(collector, jaeger):
     """An agent that sends to a gateway that sends to a Jaeger."""
     to = jaeger()
-    gateway = collector("gateway", JAEGER=f"{HOST}:{to.ports.otlp_grpc}")
-    return collector("agent", GATEWAY=gateway.grpc), gateway, to
+    gateway = collector("gateway", JAEGER=to.otlp_http)
+    return collector("agent", GATEWAY=gateway.http), gateway, to
 
 
 @pytest.fixture

@@ -45,7 +45,7 @@ def ports() -> Ports:
 @pytest.mark.parametrize("ending", ["kill", "stop"])
 def test_an_agent_without_a_gateway_keeps_every_span_over_its_own_death(collector, ending):
     gateway = collector("gateway", started=False)
-    agent = collector("agent", GATEWAY=gateway.grpc)
+    agent = collector("agent", GATEWAY=gateway.http)
     sent = send_spans(agent.http, "before", 40)
     # Some of it is on the way to nobody when it ends.
     until(lambda: agent.metric("otelcol_exporter_in_flight_requests", data_type="traces") > 0, "an attempt")
@@ -70,7 +70,7 @@ def test_what_a_gateway_took_is_in_the_files_when_it_is_killed(collector):
 
 @pytest.mark.parametrize("ending", ["kill", "stop"])
 def test_jaeger_gets_what_it_missed_also_over_the_gateways_death(collector, jaeger, ports, ending):
-    gateway = collector("gateway", JAEGER=f"{HOST}:{ports.otlp_grpc}")
+    gateway = collector("gateway", JAEGER=f"http://{HOST}:{ports.otlp_http}")
     sent = send_spans(gateway.http, "missed", 40)
     queued(gateway, sent.total())
     assert spans_in_files(gateway.runs) == sent
@@ -89,8 +89,8 @@ def queued(gateway: Collector, spans: int) -> None:
 
 
 def test_a_full_queue_for_jaeger_costs_only_jaegers_copy(collector, jaeger, ports):
-    gateway = collector("gateway", JAEGER=f"{HOST}:{ports.otlp_grpc}", QUEUE_ITEMS=9000)
-    agent = collector("agent", GATEWAY=gateway.grpc)
+    gateway = collector("gateway", JAEGER=f"http://{HOST}:{ports.otlp_http}", QUEUE_ITEMS=9000)
+    agent = collector("agent", GATEWAY=gateway.http)
     sent = send_spans(agent.http, "many", 100, size=250)
     until(lambda: gateway.metric("otelcol_exporter_enqueue_failed_spans") > 0, "a full queue")
     # Nobody was turned away for it, and so nobody sends anything again.
@@ -104,6 +104,6 @@ def test_a_full_queue_for_jaeger_costs_only_jaegers_copy(collector, jaeger, port
 
 
 def test_a_full_queue_of_an_agent_is_said_to_the_sender(collector):
-    agent = collector("agent", QUEUE_ITEMS=4096, GATEWAY=f"{HOST}:{free_ports(1)[0]}")
+    agent = collector("agent", QUEUE_ITEMS=4096, GATEWAY=f"http://{HOST}:{free_ports(1)[0]}")
     with pytest.raises(AssertionError, match="sending queue is full"):
         send_spans(agent.http, "too many", 1000)

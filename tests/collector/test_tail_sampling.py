@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from tests.collector.support import (
-    HOST,
     Collector,
     request,
     send,
@@ -62,7 +61,7 @@ def decided(gateway: Collector) -> bool:
 
 
 def spans_sent(gateway: Collector) -> float:
-    return gateway.metric("otelcol_exporter_sent_spans", exporter="otlp_grpc/jaeger")
+    return gateway.metric("otelcol_exporter_sent_spans", exporter="otlp_http/jaeger")
 
 
 @pytest.fixture
@@ -74,7 +73,7 @@ def sampled(collector, jaeger):
         gateway = collector(
             "gateway",
             "tail-sampling",
-            JAEGER=f"{HOST}:{to.ports.otlp_grpc}",
+            JAEGER=to.otlp_http,
             DECISION_WAIT="2s",
             SLOW_STEP="500ms",
             SHARE=share,
