@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from otel_tf.correlator.clocks import Fit, fit
-from otel_tf.correlator.clockwork import Clockwork, crossings, leaves
+from otel_tf.correlator.clockwork import Clockwork, leaves
 from otel_tf.correlator.columns import Columns, Int
 from otel_tf.correlator.edges import Barriers, Edges, with_barriers
+from otel_tf.correlator.epochs import Cut
 from otel_tf.correlator.program import Program
 from otel_tf.correlator.repair import CycleError, Layout, repair, smooth
 from otel_tf.correlator.solver import UNBOUNDED
@@ -74,12 +76,11 @@ def busiest_domain(columns: Columns, edges: Edges, met: Barriers) -> int:
 
 def adjust(
     columns: Columns,
-    work: Clockwork,
+    cut: Cut,
     edges: Edges,
     met: Barriers,
     program: Program,
     *,
-    outliers: Int,
     reference: int,
     engine: Engine,
 ) -> Adjusted:
@@ -87,57 +88,46 @@ def adjust(
 
     Args:
         columns: The spans.
-        work: Events on clocks without steps.
+        cut: Events on clocks without steps, and the edges between those.
         edges: Edges between events of spans.
         met: Barriers.
         program: Program order.
-        outliers: Edges known to contradict those around them; −1 − barrier for a barrier's.
         reference: Domain whose clock is kept.
         engine: Runs the statements.
     """
-    count = columns.count
-    epoch, blur = work.epoch, work.blur_ns
-    crossing = crossings(work, edges, met)
-    if len(outliers):
-        crossing = crossing.take(~np.isin(crossing.edge, outliers))
-    model = fit(crossing, leaves(work, met, reference), work.extents(), reference, engine)
-    shift, width = model.at(epoch, work.local_ns)
-    fitted = work.local_ns + shift
+    work, crossing, rows = cut.work, cut.crossing, cut.rows
+    if len(cut.outliers):
+        crossing, rows = crossing.take(~np.isin(crossing.edge, cut.outliers)), None
+    together = leaves(work, met, reference)
+    model = fit(crossing, together, work.extents, reference=reference, engine=engine, rows=rows)
+    outliers = cut.outliers
+    del crossing, cut
+    shift, half = model.at(work.epoch, work.local_ns)
+    fitted = shift
+    fitted += work.local_ns
     base = _in_program_order(fitted, program)
     last, barrier_ns = last_entrants(met, base)
-    base = np.concatenate([base, barrier_ns + 1])
-    epoch_all = np.concatenate([epoch, epoch[last]])
-    blur_all = np.concatenate([blur, blur[last]])
-    half = np.concatenate([width, width[last]])
-    blur_all += np.concatenate([work.unsure_ns, work.unsure_ns[last]])
-    half = np.where(half >= UNBOUNDED, UNBOUNDED, half + blur_all)
-
-    total = with_barriers(edges, met, count)
+    base, fitted = _extended(base, barrier_ns + 1), _extended(fitted, barrier_ns + 1)
+    half += work.unsure_ns
+    half += np.repeat(work.resolution_ns[work.timeline], 2)
+    np.minimum(half, UNBOUNDED, out=half)
+    half = _extended(half, half[last])
+    total = with_barriers(edges, met, columns.count) if met.count else edges
     aside = _Aside(total)
-    for why, numbers in (
-        ("contradicts the edges around it", outliers),
-        ("contradicts the clocks that the other edges give", model.contradictions),
-    ):
-        aside.put(numbers[numbers >= 0], why)
-        aside.put(np.flatnonzero(np.isin(total.src, 2 * count - 1 - numbers[numbers < 0])), why)
-    late = base[total.src] + total.min_ns - base[total.dst]
-    same_clock = epoch_all[total.src] == epoch_all[total.dst]
-    between = half[total.src] + half[total.dst]
-    within = blur_all[total.src] + blur_all[total.dst] + total.min_ns
-    wrong = np.flatnonzero(late > np.where(same_clock, within, between))
-    aside.put(wrong, "contradicts the clocks by more than both error bars")
-
-    position = np.concatenate([program.position, 2 * count + np.arange(met.count)])
+    aside.put_numbers(outliers, "contradicts the edges around it", columns.count)
+    aside.put_numbers(model.contradictions, "contradicts the clocks that the other edges give", columns.count)
+    _set_aside(aside, base, half, work=work, last=last)
+    position = _extended(program.position, 2 * columns.count + np.arange(met.count))
     time_ns = _repaired(base, position, program, aside)[position]
-    kept = total.take(~aside.mask)
-    known = np.concatenate([model.known[epoch], model.known[epoch[last]]])
+    kept = total.take(~aside.mask) if aside.mask.any() else total
+    known = _extended(model.known[work.epoch], model.known[work.epoch[last]])
+    np.subtract(time_ns, fitted, out=fitted)
+    error = np.abs(fitted, out=fitted)
+    error += half
+    error[~known | (half >= UNBOUNDED)] = UNBOUNDED
     return Adjusted(
         time_ns=time_ns,
-        error_ns=np.where(
-            known & (half < UNBOUNDED),
-            half + np.abs(time_ns - np.concatenate([fitted, barrier_ns + 1])),
-            UNBOUNDED,
-        ),
+        error_ns=error,
         by_position=time_ns[program.event],
         edges=kept,
         quarantine=aside.quarantine(time_ns),
@@ -161,12 +151,42 @@ class _Aside:
         self.mask[index] = True
         self._reason.update(dict.fromkeys(index[new].tolist(), reason))
 
+    def put_numbers(self, numbers: Int, reason: str, spans: int) -> None:
+        """Sets edges aside by number; −1 − barrier stands for all that follows the barrier."""
+        self.put(numbers[numbers >= 0], reason)
+        self.put(np.flatnonzero(np.isin(self.edges.src, 2 * spans - 1 - numbers[numbers < 0])), reason)
+
     def quarantine(self, time_ns: Int) -> Quarantine:
         """Returns what was set aside, and by how much corrected times contradict it."""
         index = np.flatnonzero(self.mask)
         edges = self.edges.take(index)
         excess = np.maximum(time_ns[edges.src] + edges.min_ns - time_ns[edges.dst], 0)
         return Quarantine(edges, excess, tuple(self._reason[i] for i in index.tolist()))
+
+
+def _extended(values: npt.NDArray[Any], more: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Returns values of events followed by those of barriers."""
+    return np.concatenate([values, more]) if len(more) else values
+
+
+def _set_aside(aside: _Aside, base: Int, half: Int, *, work: Clockwork, last: Int) -> None:
+    """Sets the edges aside that corrected times contradict by more than the clocks' bars explain."""
+    edges = aside.edges
+    late = base[edges.src] + edges.min_ns - base[edges.dst]
+    some = np.flatnonzero((late > 0) & ~aside.mask)
+    events = 2 * len(work.timeline)
+
+    def known_as(event: Int) -> Int:
+        """The event itself; of a barrier, the last to enter."""
+        barrier = event >= events
+        return np.where(barrier, last[np.where(barrier, event - events, 0)], event) if len(last) else event
+
+    src, dst = known_as(edges.src[some]), known_as(edges.dst[some])
+    # Events on one clock are as far apart as they were read, to within the readings' own blur.
+    blur = work.blur(src) + work.unsure_ns[src] + work.blur(dst) + work.unsure_ns[dst] + edges.min_ns[some]
+    same_clock = work.epoch[src] == work.epoch[dst]
+    allowed = np.where(same_clock, blur, half[src] + half[dst])
+    aside.put(some[late[some] > allowed], "contradicts the clocks by more than both error bars")
 
 
 def _in_program_order(times: Int, program: Program) -> Int:

@@ -17,7 +17,7 @@ __all__ = ["clock_report", "clock_table"]
 def _windows(adjusted: Adjusted) -> tuple[Int, Int, Int]:
     """Returns (epoch, window, local time of the centre) of every window that an event may lie in."""
     fit = adjusted.clocks
-    used = ((adjusted.work.extents().last_ns - fit.base_ns) >> fit.bits) + 1
+    used = ((adjusted.work.extents.last_ns - fit.base_ns) >> fit.bits) + 1
     epoch = np.repeat(np.arange(len(used)), used)
     window = np.arange(len(epoch)) - np.repeat(np.cumsum(used) - used, used)
     real = window >= 1  # window 0 only exists to be interpolated from
@@ -79,7 +79,7 @@ def clock_report(columns: Columns, adjusted: Adjusted) -> list[dict[str, Any]]:
 def _steps(adjusted: Adjusted, domain: int) -> list[dict[str, int]]:
     """Returns the steps of a domain: its reading before each, and the jump, as fitted where it was."""
     fit, work = adjusted.clocks, adjusted.work
-    extents = work.extents()
+    extents = work.extents
     found = [(step.at_ns, step.size_ns) for step in work.steps if step.domain == domain]
     epochs = np.flatnonzero(work.domain == domain)
     for old, new in itertools.pairwise(epochs[np.argsort(work.rank[epochs])].tolist()):

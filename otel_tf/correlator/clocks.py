@@ -33,6 +33,7 @@ SOFT_DRIFT = round(10e-6 * 2**30)
 _EDGES_PER_WINDOW, _MIN_BITS, _MAX_BITS, _MAX_NODES = 64, 20, 33, 1 << 20
 #: Windows that may each be given up to the hard drift before their whole epoch is.
 _SOFT_ATTEMPTS = 32
+_PIECE = 1 << 17
 #: How far apart the leaves of a barrier are for reasons of their own, at least.
 _TOGETHER_NS, _TOGETHER_FEWEST = 1_000, 8
 
@@ -107,11 +108,19 @@ class Fit:
     drift: Int
     contradictions: Int
 
-    def at(self, epoch: Int, local_ns: Int) -> tuple[Int, Int]:
+    def at(self, epoch: npt.NDArray[np.integer], local_ns: Int) -> tuple[Int, Int]:
         """Returns shift and half-width of the bar for events; half-width `UNBOUNDED` where unknown, ns."""
-        half = np.int64(1) << np.int64(self.bits - 1)
-        since = local_ns - self.base_ns[epoch] - half
-        node = epoch * self.shift_ns.shape[1] + (since >> self.bits)
+        shift = np.empty(len(local_ns), dtype=np.int64)
+        width = np.empty(len(local_ns), dtype=np.int64)
+        # In pieces that stay in the processor's cache.
+        for begin in range(0, len(local_ns), _PIECE):
+            part = slice(begin, begin + _PIECE)
+            shift[part], width[part] = self._at(epoch[part], local_ns[part])
+        return shift, width
+
+    def _at(self, epoch: npt.NDArray[np.integer], local_ns: Int) -> tuple[Int, Int]:
+        since = local_ns - self.base_ns[epoch] - (1 << (self.bits - 1))
+        node = epoch * np.int64(self.shift_ns.shape[1]) + (since >> self.bits)
         part = since & ((1 << self.bits) - 1)
         value = self._between(self.shift_ns, node, part)
         high = self._between(self.high_ns, node, part)
@@ -120,8 +129,9 @@ class Fit:
         # the way there and back: 2ρ·p·(Δ−p)/Δ, from a table of 1,024 steps rounded up.
         cell = np.arange(1025, dtype=np.int64)
         tent = np.minimum((cell + 1) * (1024 - cell), 1 << 18)
-        drifts = (2 * self.drift[epoch] * tent[part >> (self.bits - 10)]) >> (50 - self.bits)
-        drifts += np.where(self.drift[epoch] > 0, 2, 0)
+        drift = self.drift[epoch]
+        drifts = (2 * drift * tent[part >> (self.bits - 10)]) >> (50 - self.bits)
+        drifts += np.where(drift > 0, 2, 0)
         width = np.maximum(high - value, value - low) + drifts
         return value, np.where(self.bounded[epoch], width, UNBOUNDED)
 
@@ -132,7 +142,15 @@ class Fit:
         return left + (((flat[node + 1] - left) * part) >> self.bits)
 
 
-def fit(crossings: Crossings, together: Together, epochs: Epochs, reference: int, engine: Engine) -> Fit:
+def fit(
+    crossings: Crossings,
+    together: Together,
+    epochs: Epochs,
+    *,
+    reference: int,
+    engine: Engine,
+    rows: dict[str, Int] | None = None,
+) -> Fit:
     """Fits every epoch's shift to the reference epoch's clock.
 
     Args:
@@ -142,10 +160,11 @@ def fit(crossings: Crossings, together: Together, epochs: Epochs, reference: int
         epochs: The epochs.
         reference: The epoch whose clock is kept.
         engine: Runs `sql/aggregate.sql`.
+        rows: What `rough_slopes` returned for the same crossings and epochs.
     """
     grid, component, anchors = _grid(crossings, epochs, reference, engine)
     base, bits = grid.base, grid.bits
-    grid.use(slopes(grid.aggregate(), anchors, len(base), bits=bits, share=3))
+    grid.use(slopes(grid.aggregate() if rows is None else rows, anchors, len(base), bits=bits, share=3))
     low, high = grid.hard_bounds()
     # Corrected = local + origin + (base of the anchor − own base): what the clocks were set to drops out.
     set_to = (base[anchors[component]] - base)[:, None]
@@ -169,10 +188,13 @@ def fit(crossings: Crossings, together: Together, epochs: Epochs, reference: int
     )
 
 
-def rough_slopes(crossings: Crossings, epochs: Epochs, reference: int, engine: Engine) -> Slopes:
-    """Returns each epoch's slope as far as it can be told while clocks may still step."""
+def rough_slopes(
+    crossings: Crossings, epochs: Epochs, reference: int, engine: Engine
+) -> tuple[Slopes, dict[str, Int]]:
+    """Returns each epoch's slope as far as it can be told while clocks may still step, and its basis."""
     grid, _, anchors = _grid(crossings, epochs, reference, engine)
-    return slopes(grid.aggregate(), anchors, len(grid.base), bits=grid.bits, share=16)
+    rows = grid.aggregate()
+    return slopes(rows, anchors, len(grid.base), bits=grid.bits, share=16), rows
 
 
 def _grid(crossings: Crossings, epochs: Epochs, reference: int, engine: Engine) -> tuple[_Grid, Int, Int]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import numpy as np
+import numpy.typing as npt
 
 from otel_tf.correlator import clocks
 from otel_tf.correlator.columns import Columns, Int
@@ -31,7 +33,8 @@ class Clockwork:
         epoch: Epoch of every event (2N,).
         local_ns: Reading of every event with the steps taken out, to within what is known of their
             sizes (2N,).
-        blur_ns: By how much an event's reading may be off for its format (2N,).
+        timeline: Timeline of every span (N,).
+        resolution_ns: By how much a timeline's readings may be off for their format (T,).
         unsure_ns: By how much more, because it may be on the other side of a step (2N,).
         domain: Domain of every epoch (E,).
         rank: How many epochs of the same domain come before it (E,).
@@ -39,15 +42,22 @@ class Clockwork:
         steps: Steps that the readings were rid of by the monotonic clock; not those between epochs.
     """
 
-    epoch: Int
+    epoch: npt.NDArray[np.int32]
     local_ns: Int
-    blur_ns: Int
+    timeline: npt.NDArray[np.int32]
+    resolution_ns: Int
     unsure_ns: Int
     domain: Int
     rank: Int
     taken_ns: Int
     steps: tuple[ClockStep, ...]
 
+    def blur(self, event: Int) -> Int:
+        """Returns by how much readings may be off for their format, ns."""
+        found: Int = self.resolution_ns[self.timeline[event >> 1]]
+        return found
+
+    @functools.cached_property
     def extents(self) -> clocks.Epochs:
         """Returns first and last reading of every epoch."""
         first = np.full(len(self.domain), np.iinfo(np.int64).max, dtype=np.int64)
@@ -67,9 +77,10 @@ def whole_clocks(columns: Columns, local: Int, steps: tuple[ClockStep, ...] = ()
     """
     domains = np.arange(len(columns.domains), dtype=np.int64)
     return Clockwork(
-        epoch=np.repeat(columns.timeline_domain[columns.timeline].astype(np.int64), 2),
+        epoch=np.repeat(columns.timeline_domain[columns.timeline], 2),
         local_ns=local,
-        blur_ns=np.repeat(resolutions(columns)[columns.timeline], 2),
+        timeline=columns.timeline,
+        resolution_ns=resolutions(columns),
         unsure_ns=np.zeros(2 * columns.count, dtype=np.int64),
         domain=domains,
         rank=np.zeros_like(domains),
@@ -84,7 +95,7 @@ def leaves(work: Clockwork, met: Barriers, reference: int) -> clocks.Together:
     That one is on the reference's clock if any is: all meet the same few clocks.
     """
     leave = 2 * met.row + 1
-    epoch = work.epoch[leave]
+    epoch = work.epoch[leave].astype(np.int64)
     order = np.lexsort((epoch, work.domain[epoch] != reference, met.number))
     first = order[np.searchsorted(met.number[order], np.arange(met.count))]
     hub = first[met.number]
@@ -99,21 +110,23 @@ def leaves(work: Clockwork, met: Barriers, reference: int) -> clocks.Together:
 
 def crossings(work: Clockwork, edges: Edges, met: Barriers) -> clocks.Crossings:
     """Returns the edges between clocks, readings' blur allowed for; a barrier's pairs are −1 − barrier."""
-    enter, leave, barrier = barrier_pairs(met, work.local_ns[2 * met.row + 1] - work.local_ns[2 * met.row])
-    src, dst = np.concatenate([edges.src, enter]), np.concatenate([edges.dst, leave])
-    number = np.concatenate([np.arange(len(edges), dtype=np.int64), -1 - barrier])
-    least = np.concatenate([edges.min_ns, np.full(len(enter), 2, np.int64)])
-    src_epoch, dst_epoch = work.epoch[src], work.epoch[dst]
-    other = work.domain[src_epoch] != work.domain[dst_epoch]
-    src, dst = src[other], dst[other]
+    number = np.flatnonzero(work.domain[work.epoch[edges.src]] != work.domain[work.epoch[edges.dst]])
+    src, dst, least = edges.src[number], edges.dst[number], edges.min_ns[number]
+    if met.count:
+        inside = work.local_ns[2 * met.row + 1] - work.local_ns[2 * met.row]
+        enter, leave, barrier = barrier_pairs(met, inside)
+        apart = work.domain[work.epoch[enter]] != work.domain[work.epoch[leave]]
+        src, dst = np.concatenate([src, enter[apart]]), np.concatenate([dst, leave[apart]])
+        number = np.concatenate([number, -1 - barrier[apart]])
+        least = np.concatenate([least, np.full(int(apart.sum()), 2, np.int64)])
     return clocks.Crossings(
-        src_epoch=src_epoch[other],
-        dst_epoch=dst_epoch[other],
+        src_epoch=work.epoch[src].astype(np.int64),
+        dst_epoch=work.epoch[dst].astype(np.int64),
         src_ns=work.local_ns[src],
         dst_ns=work.local_ns[dst],
-        min_ns=least[other] - work.blur_ns[src] - work.blur_ns[dst],
+        min_ns=least - work.blur(src) - work.blur(dst),
         unsure_ns=work.unsure_ns[src] + work.unsure_ns[dst],
-        edge=number[other],
+        edge=number,
         src=src,
         dst=dst,
     )

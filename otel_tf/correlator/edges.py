@@ -70,7 +70,7 @@ def causal_edges(columns: Columns, local: Int, links: pa.Table, engine: Engine) 
         columns: The spans.
         local: Local time of every event (2N,), ns.
         links: Rows of `tables.LINKS`.
-        engine: Runs `sql/edges.sql`.
+        engine: Runs `sql/edges.sql` and `sql/links.sql`.
     """
     spans = {
         "row": np.arange(columns.count, dtype=np.int64),
@@ -85,10 +85,23 @@ def causal_edges(columns: Columns, local: Int, links: pa.Table, engine: Engine) 
         "start_ns": local[0::2],
         "end_ns": local[1::2],
     }
-    found = engine.query("edges", spans=spans, links=links)
-    edges = Edges(found["src"], found["dst"], found["min_ns"], found["kind"].astype(np.int8))
-    # The engine's threads return rows in any order; two runs must not differ.
-    return edges.take(np.lexsort((edges.dst, edges.src)))
+    found = engine.query("edges", spans=spans)
+    # By row of the child, of which there is one each: an order that no engine's threads can change.
+    parent = np.full(columns.count, -1, dtype=np.int64)
+    kinds = np.full((2, columns.count), -1, dtype=np.int8)
+    parent[found["child"]] = found["parent"]
+    kinds[0][found["child"]], kinds[1][found["child"]] = found["start_kind"], found["end_kind"]
+    begun, ended = np.flatnonzero(kinds[0] >= 0), np.flatnonzero(kinds[1] >= 0)
+    src, dst = [2 * parent[begun], 2 * ended + 1], [2 * begun, 2 * parent[ended] + 1]
+    kind = [kinds[0][begun], kinds[1][ended]]
+    if links.num_rows:
+        linked = engine.query("links", spans=spans, links=links)
+        order = np.lexsort((linked["dst"], linked["src"]))
+        src.append(linked["src"][order])
+        dst.append(linked["dst"][order])
+        kind.append(np.full(len(order), LINK, dtype=np.int8))
+    source = np.concatenate(src)
+    return Edges(source, np.concatenate(dst), np.ones(len(source), np.int64), np.concatenate(kind))
 
 
 def barriers(columns: Columns) -> Barriers:

@@ -22,7 +22,7 @@ from otel_tf.correlator.steps import Bounds, Finding, Step, first_step
 if TYPE_CHECKING:
     from otel_tf.correlator.engines.duckdb import Engine
 
-__all__ = ["split"]
+__all__ = ["Cut", "split"]
 
 #: More steps than that in one clock are noise in disguise.
 _MOST_ROUNDS = 64
@@ -51,6 +51,23 @@ class _Found:
         return self.finding.step
 
 
+@dataclasses.dataclass(frozen=True)
+class Cut:
+    """Clocks without steps, and the edges between them.
+
+    Attributes:
+        work: Events on clocks without steps.
+        crossing: Edges between the clocks.
+        outliers: Edges that contradict those around them: indices, or −1 − barrier.
+        rows: Bounds of ``crossing`` by windows, if they are known already.
+    """
+
+    work: Clockwork
+    crossing: clocks.Crossings
+    outliers: Int
+    rows: dict[str, Int] | None
+
+
 def split(
     columns: Columns,
     work: Clockwork,
@@ -59,10 +76,8 @@ def split(
     *,
     reference: int,
     engine: Engine,
-) -> tuple[Clockwork, Int]:
+) -> Cut:
     """Returns ``work`` with its clocks cut at every certified step, and the edges that are outliers.
-
-    Outliers are indices of ``edges``, or −1 − barrier.
 
     Args:
         columns: The spans.
@@ -75,7 +90,7 @@ def split(
     for _ in range(_MOST_ROUNDS):
         crossing = crossings(work, edges, met)
         if not len(crossing.edge):
-            return work, np.zeros(0, np.int64)
+            break
         flat = _flattened(crossing, work, reference, engine)
         found = _find(flat, reference)
         stepped = [item for item in found if item.finding.step is not None]
@@ -83,9 +98,9 @@ def split(
         for epoch, seen in _blame(stepped, flat).items():
             cut = _cut(columns, cut, flat, epoch, seen)
         if len(cut.domain) == len(work.domain):
-            return work, _outliers(found, crossing)
+            return Cut(work, crossing, _outliers(found, crossing), flat.rows)
         work = cut
-    return work, np.zeros(0, np.int64)
+    return Cut(work, crossings(work, edges, met), np.zeros(0, np.int64), None)
 
 
 def _outliers(found: list[_Found], crossing: clocks.Crossings) -> Int:
@@ -105,17 +120,22 @@ class _Flat(clocks.Crossings):
 
     doubt: Int
     reading_ns: Int
+    rows: dict[str, Int]
 
 
 def _flattened(crossing: clocks.Crossings, work: Clockwork, reference: int, engine: Engine) -> _Flat:
     """Returns the crossings as if no clock drifted, as far as that can be told while clocks may step."""
-    extents = work.extents()
-    rough = clocks.rough_slopes(crossing, extents, reference, engine)
+    extents = work.extents
+    rough, rows = clocks.rough_slopes(crossing, extents, reference, engine)
     since = work.local_ns - extents.first_ns[work.epoch]
-    reading = work.local_ns + ((since >> 10) * rough.slope[work.epoch] >> 20)
+    reading = (
+        work.local_ns + ((since >> 10) * rough.slope[work.epoch] >> 20)
+        if rough.slope.any()
+        else work.local_ns
+    )
     columns = {field.name: getattr(crossing, field.name) for field in dataclasses.fields(crossing)}
     columns["src_ns"], columns["dst_ns"] = reading[crossing.src], reading[crossing.dst]
-    return _Flat(**columns, doubt=rough.doubt, reading_ns=reading)
+    return _Flat(**columns, doubt=rough.doubt, reading_ns=reading, rows=rows)
 
 
 def _find(crossing: _Flat, reference: int) -> list[_Found]:
@@ -210,7 +230,8 @@ def _cut(columns: Columns, work: Clockwork, crossing: _Flat, epoch: int, seen: l
     return Clockwork(
         new_epoch,
         local,
-        work.blur_ns,
+        work.timeline,
+        work.resolution_ns,
         doubt,
         np.append(work.domain, domain),
         rank,

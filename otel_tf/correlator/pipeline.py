@@ -12,10 +12,10 @@ import pyarrow.compute as pc
 from otel_tf.correlator.adjust import Adjusted, Quarantine, adjust, busiest_domain, last_entrants
 from otel_tf.correlator.answers import Answers, answer
 from otel_tf.correlator.clock_tables import clock_report, clock_table
-from otel_tf.correlator.clockwork import whole_clocks
+from otel_tf.correlator.clockwork import crossings, whole_clocks
 from otel_tf.correlator.columns import Columns, Int, codes, from_spans
 from otel_tf.correlator.edges import KINDS, Barriers, Edges, barriers, causal_edges
-from otel_tf.correlator.epochs import split
+from otel_tf.correlator.epochs import Cut, split
 from otel_tf.correlator.local_time import local_times
 from otel_tf.correlator.order import linear_order
 from otel_tf.correlator.program import program_order
@@ -77,16 +77,14 @@ def correlate_tables(
     found = causal_edges(columns, local, ingested.links, runner)
     met = barriers(columns)
     keep = busiest_domain(columns, found, met) if reference is None else columns.domains.index(reference)
-    work, outliers = split(
-        columns, whole_clocks(columns, local, steps), found, met, reference=keep, engine=runner
-    )
-    if len(work.domain) > len(columns.domains):
+    cut = split(columns, whole_clocks(columns, local, steps), found, met, reference=keep, engine=runner)
+    if len(cut.work.domain) > len(columns.domains):
         # Which children were waited for is told by readings, and those of stepped clocks were wrong.
-        known = found
-        found = causal_edges(columns, work.local_ns, ingested.links, runner)
-        outliers = _renumbered(outliers, known, found)
-    program = program_order(columns, work.local_ns, found)
-    adjusted = adjust(columns, work, found, met, program, outliers=outliers, reference=keep, engine=runner)
+        known, found = found, causal_edges(columns, cut.work.local_ns, ingested.links, runner)
+        outliers = _renumbered(cut.outliers, known, found)
+        cut = Cut(cut.work, crossings(cut.work, found, met), outliers, None)
+    program = program_order(columns, cut.work.local_ns, found)
+    adjusted = adjust(columns, cut, found, met, program, reference=keep, engine=runner)
     rank = linear_order(adjusted.by_position, program)
     answers = answer(ingested.spans, columns, met, rank, adjusted.time_ns)
     edges = _between_spans(adjusted.edges, met, adjusted.time_ns, columns.count)

@@ -49,26 +49,69 @@ def program_order(columns: Columns, local: Int, edges: Edges) -> Program:
         local: Local time of every event, ns (2N,).
         edges: Their nested edges decide between equal times where there is no ``seq``.
     """
-    count = columns.count
     start, end = local[0::2], local[1::2]
-    timeline = columns.timeline
-    key_start = _by_sequence(columns, start)
-    depth = _depth_of_ties(columns, key_start, edges)
-    keys: list[npt.NDArray[np.integer]] = [columns.span_id, columns.seq]
-    if depth is not None:
-        keys.append(depth)
-    starts = np.lexsort((*keys, key_start, timeline))
-    key = np.empty(2 * count, dtype=np.int64)
-    key[0::2] = key_start
-    key[1::2] = np.maximum(end, key_start)
-    candidates = np.concatenate([2 * starts, 2 * starts[::-1] + 1])
-    candidates = candidates[np.argsort(key[candidates], kind="stable")]
-    lanes = timeline if len(columns.timeline_process) > 1 << 15 else timeline.astype(np.int16)
-    event = candidates[np.argsort(lanes[candidates >> 1], kind="stable")]
+    event = _sorted(columns, start, np.maximum(end, start), edges)
+    if _against_sequence(columns, event):
+        start = _by_sequence(columns, start)
+        event = _sorted(columns, start, np.maximum(end, start), edges)
     position = np.empty_like(event)
-    position[event] = np.arange(2 * count)
-    sizes = np.bincount(timeline, minlength=len(columns.timeline_process))
+    position[event] = np.arange(len(event), dtype=event.dtype)
+    sizes = np.bincount(columns.timeline, minlength=len(columns.timeline_process))
     return Program(event, position, np.concatenate([[0], 2 * np.cumsum(sizes)]).astype(np.int64))
+
+
+def _sorted(columns: Columns, start: Int, end: Int, edges: Edges) -> Int:
+    """Returns events sorted by (timeline, time, what decides between equal times)."""
+    lanes = len(columns.timeline_process)
+    first = np.full(lanes, np.iinfo(np.int64).max, dtype=np.int64)
+    last = np.full(lanes, np.iinfo(np.int64).min, dtype=np.int64)
+    np.minimum.at(first, columns.timeline, start)
+    np.maximum.at(last, columns.timeline, end)
+    bits = int((last - first).max(initial=0)).bit_length()
+    key = np.empty(2 * columns.count, dtype=np.int64)
+    key[0::2] = start - first[columns.timeline]
+    key[1::2] = end - first[columns.timeline]
+    if lanes.bit_length() + bits < 63:  # one word for both sorts twice as fast
+        key += np.repeat(columns.timeline.astype(np.int64) << bits, 2)
+        event = np.argsort(key)
+        tied = np.diff(key[event]) == 0
+    else:
+        lane = np.repeat(columns.timeline, 2)
+        event = np.lexsort((key, lane))
+        tied = (np.diff(key[event]) == 0) & (np.diff(lane[event]) == 0)
+    if tied.any():
+        _settle_ties(columns, start, edges, event, tied)
+    return event
+
+
+def _settle_ties(columns: Columns, start: Int, edges: Edges, event: Int, tied: npt.NDArray[np.bool_]) -> None:
+    """Sorts what stands at equal times, in place."""
+    among = np.flatnonzero(np.r_[tied, False] | np.r_[False, tied])
+    group = np.cumsum(np.r_[True, ~tied])[among]
+    some = event[among]
+    row, ends = some >> 1, (some & 1).astype(bool)
+    depth = _depth_of_ties(columns, start, edges)
+    sign = np.where(ends, -1, 1)
+    order = np.lexsort(
+        (
+            np.where(ends, ~columns.span_id[row], columns.span_id[row]),
+            sign * columns.seq[row],
+            sign * depth[row] if depth is not None else sign,
+            np.where(ends, -start[row], 0),
+            ends,
+            group,
+        )
+    )
+    event[among] = some[order]
+
+
+def _against_sequence(columns: Columns, event: Int) -> bool:
+    """Returns whether a timeline's starts are in another order than their sequence numbers."""
+    row = event[event & 1 == 0] >> 1
+    seq, lane = columns.seq[row], columns.timeline[row]
+    if (seq < 0).any():
+        seq, lane = seq[seq >= 0], lane[seq >= 0]
+    return bool(((np.diff(seq) < 0) & (np.diff(lane) == 0)).any())
 
 
 def _by_sequence(columns: Columns, start: Int) -> Int:

@@ -26,14 +26,14 @@ def asynchronous(
     """
     if not len(worker):
         return np.zeros(0, dtype=bool)
-    order = np.lexsort((worker, trace_lo, trace_hi))
+    order = np.argsort(trace_lo, kind="stable")
+    if (trace_hi != trace_hi[0]).any() and (np.diff(trace_lo[order]) == 0).any():
+        order = np.lexsort((trace_lo, trace_hi))
     hi, lo, who = trace_hi[order], trace_lo[order], worker[order]
-    new_trace = np.r_[True, (hi[1:] != hi[:-1]) | (lo[1:] != lo[:-1])]
-    group = np.cumsum(new_trace) - 1
-    other = np.r_[False, (who[1:] != who[:-1]) & ~new_trace[1:]]
-    shared = np.bincount(group, weights=other)[group] > 0
-    alone = np.ones(len(worker), dtype=bool)
-    alone[order] = ~shared
+    first = np.flatnonzero(np.r_[True, (np.diff(lo) != 0) | (np.diff(hi) != 0)])
+    several = np.minimum.reduceat(who, first) != np.maximum.reduceat(who, first)
+    alone = np.empty(len(worker), dtype=bool)
+    alone[order] = ~np.repeat(several, np.diff(np.r_[first, len(order)]))
     return alone if (worker != worker[0]).any() else alone & served
 
 
