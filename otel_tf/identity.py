@@ -28,7 +28,7 @@ __all__ = ["Identity", "RunOrigin", "identify", "safe_run_id"]
 
 _logger = logging.getLogger(__name__)
 
-RunOrigin = Literal["argument", "environment", "launcher", "made"]
+RunOrigin = Literal["argument", "environment", "launcher", "agreed", "made"]
 
 #: One path segment everywhere, also where a shell or a URL sees it.
 _SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -72,6 +72,12 @@ class Identity:
     def process(self) -> str:
         """This process's ``service.instance.id``: ``<run>/<task>``."""
         return self.process_of(self.task_type, self.task_index)
+
+    def named(self, run_id: str) -> Identity:
+        """Returns this process as one of the run that another process named."""
+        own_clock = f"{self.run_id}/{self.task}"
+        domain = f"{run_id}/{self.task}" if self.clock_domain == own_clock else self.clock_domain
+        return dataclasses.replace(self, run_id=run_id, run_origin="agreed", clock_domain=domain)
 
     def process_of(self, task_type: str, task_index: int) -> str:
         """Returns the ``service.instance.id`` of a task of this run."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import atexit
+import collections
 import json
 import logging
 import multiprocessing.util
 import os
+import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,6 +18,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 from otel_tf._guard import Guard
 from otel_tf.telemetry import _clock
 from otel_tf.telemetry._drain import Drain
+from otel_tf.telemetry._environment import positive
 from otel_tf.telemetry._metrics import observe
 from otel_tf.telemetry._network import Limits, Network
 from otel_tf.telemetry._records import AttributeValue, Layout, Record, SpanError, SpanKind, SpanLink
@@ -42,6 +45,8 @@ _MAX_UNSENT = 100_000
 #: How long spans gather before they are sent.
 _SCHEDULE_DELAY_MS = 2_000
 _CLOCKS_INTERVAL_S = 10.0
+#: Clock snapshots that wait for the run's name; an hour and more.
+_MAX_SNAPSHOTS = 500
 
 #: Makes another task's attributes from this process's own.
 _OfOwn: TypeAlias = Callable[[Mapping[str, object]], Mapping[str, object]]
@@ -61,6 +66,8 @@ class Pipeline:
         identity: Who this process is.
         resource: This process's own resource, for `layout`.
         run_dir: The run directory.
+        named: Set once the run's name is known; until then spans wait in memory, and `identity` and
+            `run_dir` are provisional.
     """
 
     def __init__(
@@ -70,15 +77,22 @@ class Pipeline:
         tracer_provider: TracerProvider | None = None,
         *,
         enabled: bool = True,
+        provisional: bool = False,
     ) -> None:
         self.enabled = enabled
         self.settings = settings
         self.identity = identity
-        self.run_dir = (settings.run_dir or Path("otel-tf-runs") / identity.run_id).absolute()
+        # A program may change its working directory before the run's name is known.
+        self._folder = (settings.run_dir or Path("otel-tf-runs")).absolute()
+        self.run_dir = self._run_dir()
+        self.named = _event(is_set=not provisional)
+        self._naming = threading.Lock()
+        self._provider_resource: Mapping[str, object] | None = None
+        self._snapshots: collections.deque[_clock.Snapshot] = collections.deque(maxlen=_MAX_SNAPSHOTS)
         self._closed = False
         self._running = False
         self._forked = False
-        max_batch = _positive("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", _MAX_BATCH)
+        max_batch = positive("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", _MAX_BATCH)
         self._spool = Spool(self.run_dir, identity.task.replace(":", "-")) if settings.spool else None
         self.resource = TaskResource(own_attributes(identity) if enabled else {})
         self._exit_callbacks: list[Callable[[float], object]] = []
@@ -87,9 +101,9 @@ class Pipeline:
             tracer_provider,
             spool=self._spool,
             limits=Limits(
-                max_waiting=_positive("OTEL_BSP_MAX_QUEUE_SIZE", _MAX_UNSENT),
+                max_waiting=positive("OTEL_BSP_MAX_QUEUE_SIZE", _MAX_UNSENT),
                 max_spans=max_batch,
-                delay_s=_positive("OTEL_BSP_SCHEDULE_DELAY", _SCHEDULE_DELAY_MS) / 1000,
+                delay_s=positive("OTEL_BSP_SCHEDULE_DELAY", _SCHEDULE_DELAY_MS) / 1000,
             ),
             adopt=self._adopt,
         )
@@ -269,9 +283,36 @@ class Pipeline:
 
     # -- the way out -----------------------------------------------------------------
 
+    @property
+    def waiting(self) -> bool:
+        """Whether something was recorded that is not spooled yet."""
+        return bool(self._queue)
+
+    def name(self, identity: Identity | None = None) -> None:
+        """Ends the wait for the run's name: what was recorded so far is written under it. Once.
+
+        Args:
+            identity: Who this process is after all; default: as at the start.
+        """
+        with self._naming:
+            if self.named.is_set():
+                return
+            if identity is not None:
+                self.identity = identity
+                self.run_dir = self._run_dir()
+                if self._spool is not None:
+                    self._spool.directory = self.run_dir
+                self._set_resource(
+                    own_attributes(identity, provider=self._provider_resource, forked=self._forked)
+                )
+            self.named.set()
+        self._snapshot()
+        self._flusher.hurry()
+
     def drain(self) -> None:
         """Spools what was recorded and hands it to the network's threads; never raises."""
-        self._drain.run()
+        if self.named.is_set():
+            self._drain.run()
 
     def flush(self, timeout_s: float) -> bool:
         """Spools everything recorded before the call and waits until the network has tried it.
@@ -287,7 +328,9 @@ class Pipeline:
         if not self.enabled:
             return True
         deadline = time.monotonic() + timeout_s
-        written = self._drain.within(timeout_s)
+        if self._queue and not self.named.wait(timeout_s):
+            return False
+        written = self._drain.within(max(deadline - time.monotonic(), 0.0))
         return self._network.flush(max(deadline - time.monotonic(), 0.0)) and written
 
     def shutdown(self, timeout_s: float) -> bool:
@@ -304,6 +347,7 @@ class Pipeline:
         if not self.enabled or self._closed:
             return True
         deadline = time.monotonic() + timeout_s
+        self.name()
         written = self._drain.within(timeout_s)
         sent = self._network.flush(max(deadline - time.monotonic(), 0.0), provider=False)
         self._closed = True
@@ -317,14 +361,20 @@ class Pipeline:
         return self._drain.within(0.0) and written and sent
 
     def _snapshot(self) -> None:
-        if self._spool is not None:
-            snapshot = _clock.snapshot()
-            entry = {
-                "domain": self.identity.clock_domain,
-                "process": self.resource.process,
-                **snapshot._asdict(),
-            }
-            self._spool.write(CLOCKS_SUFFIX, json.dumps(entry).encode() + b"\n")
+        if self._spool is None:
+            return
+        self._snapshots.append(_clock.snapshot())
+        with self._naming:
+            while self._snapshots and self.named.is_set():
+                entry = {
+                    "domain": self.identity.clock_domain,
+                    "process": self.resource.process,
+                    **self._snapshots.popleft()._asdict(),
+                }
+                self._spool.write(CLOCKS_SUFFIX, json.dumps(entry).encode() + b"\n")
+
+    def _run_dir(self) -> Path:
+        return self._folder if self.settings.run_dir else self._folder / self.identity.run_id
 
     # -- life ------------------------------------------------------------------------
 
@@ -366,6 +416,7 @@ class Pipeline:
 
     def _adopt(self, provider_resource: Mapping[str, object]) -> None:
         """The program has a tracer provider: its resource wins, and its exit must come after ours."""
+        self._provider_resource = provider_resource
         self._set_resource(own_attributes(self.identity, provider=provider_resource, forked=self._forked))
         self._register()
 
@@ -385,6 +436,10 @@ class Pipeline:
     def _after_fork_in_child(self) -> None:
         """Gives the child a state of its own; what the parent had recorded is the parent's to write."""
         self._drain.abandon()
+        # Nobody in the child asks for the run's name.
+        self.named = _event(is_set=True)
+        self._naming = threading.Lock()
+        self._snapshots.clear()
         self._running = False
         self._forked = True
         self._exit_callbacks = []
@@ -406,23 +461,19 @@ def _after_fork_in_child() -> None:
 os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
-def _positive(variable: str, default: int) -> int:
-    """Reads one of OpenTelemetry's limits of batches and queues."""
-    text = os.environ.get(variable, "").strip()
-    if not text:
-        return default
-    try:
-        value = int(text)
-    except ValueError:
-        value = 0
-    if value < 1:
-        _logger.warning("%s=%r is ignored (no positive number); using %d", variable, text, default)
-        return default
-    return value
+def _event(*, is_set: bool) -> threading.Event:
+    event = threading.Event()
+    if is_set:
+        event.set()
+    return event
 
 
 def start(
-    settings: Settings, identity: Identity, *, tracer_provider: TracerProvider | None = None
+    settings: Settings,
+    identity: Identity,
+    *,
+    tracer_provider: TracerProvider | None = None,
+    provisional: bool = False,
 ) -> Pipeline:
     """Starts a pipeline for this process.
 
@@ -431,9 +482,10 @@ def start(
         identity: Who this process is; its run id names the run directory.
         tracer_provider: The program's tracer provider; default the global one, where it is the SDK's.
             Spans then go through it and no exporter of our own is set up.
+        provisional: Whether the run id is still to be agreed: spans wait until `Pipeline.name`.
     """
     enabled = os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() != "true"
-    pipeline = Pipeline(settings, identity, tracer_provider, enabled=enabled)
+    pipeline = Pipeline(settings, identity, tracer_provider, enabled=enabled, provisional=provisional)
     if enabled:
         pipeline.begin()
     return pipeline

@@ -56,7 +56,7 @@ class TaskResource:
         self.templates: dict[str, object] = {}
 
     def replace(self, attributes: Mapping[str, Any]) -> None:
-        """Puts other attributes in place; only a fork's child does this, before its first span."""
+        """Puts other attributes in place; only before the first span of a process."""
         self.attributes = dict(attributes)
         self.templates = {}
 
