@@ -64,6 +64,12 @@ class Settings:
         "How often each worker measures each parameter server's clock, in ms; 0 turns it off.",
         int,
     )
+    data_wait_threshold_ms: int = _setting(
+        "OTEL_TF_DATA_WAIT_THRESHOLD",
+        10,
+        "How long a step must have waited for its data to get a `data_wait` span, in ms.",
+        int,
+    )
     flush_interval_ms: int = _setting(
         "OTEL_TF_FLUSH_INTERVAL", 200, "How long a finished span may wait before it is spooled, in ms.", int
     )

@@ -23,6 +23,7 @@ SPAN_COLLECTIVE: Final = "collective"
 SPAN_CHECKPOINT_SAVE: Final = "checkpoint.save"
 SPAN_CHECKPOINT_RESTORE: Final = "checkpoint.restore"
 SPAN_EVALUATE: Final = "evaluate"
+SPAN_PREDICT: Final = "predict"
 SPAN_EPOCH: Final = "epoch"
 SPAN_SESSION_RECREATE: Final = "session.recreate"
 
@@ -49,9 +50,16 @@ MONOTONIC_NS: Final = "tensorflow.monotonic_ns"
 # -- steps -----------------------------------------------------------------------
 LOCAL_STEP: Final = "tensorflow.local_step"
 EPOCH: Final = "tensorflow.epoch"
+BATCH: Final = "tensorflow.batch"
 STEPS_PER_EXECUTION: Final = "tensorflow.steps_per_execution"
+STEP_STREAM: Final = "tensorflow.step.stream"
+STEP_REWOUND_FROM: Final = "tensorflow.step.rewound_from"
+STEP_BEFORE: Final = "tensorflow.step.before"
+STEP_AFTER: Final = "tensorflow.step.after"
 FUNCTION_NAME: Final = "tensorflow.function.name"
 FUNCTION_TRACING_COUNT: Final = "tensorflow.function.tracing_count"
+FUNCTION_SIGNATURE: Final = "tensorflow.function.signature"
+CHECKPOINT_PATH: Final = "tensorflow.checkpoint.path"
 
 # -- parameter-server closures -----------------------------------------------------
 CLOSURE_ID: Final = "tensorflow.closure.id"
@@ -92,6 +100,8 @@ JAEGER_WARNINGS: Final = "@jaeger@warnings"
 
 # -- metrics ---------------------------------------------------------------------------------
 METRIC_STEP_DURATION: Final = "tensorflow.step.duration"  # s
+METRIC_DATA_WAIT_DURATION: Final = "tensorflow.data_wait.duration"  # s
 METRIC_STALENESS: Final = "tensorflow.staleness"  # {step}
+METRIC_FUNCTION_TRACINGS: Final = "tensorflow.function.tracings"  # {tracing}
 METRIC_SPANS_DROPPED: Final = "otel_tf.spans.dropped"  # {span}
 METRIC_SPOOL_SIZE: Final = "otel_tf.spool.size"  # By

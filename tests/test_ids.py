@@ -68,3 +68,9 @@ def test_a_seeded_program_gets_other_random_ids_each_time() -> None:
         for _ in range(2)
     }
     assert len(seen) == 2
+
+
+def test_prepared_ids_are_the_same() -> None:
+    assert ids.trace_ids("run", "step")(7) == ids.trace_id("run", "step", 7)
+    assert ids.trace_ids("run", "step")(7, "stream", 1) == ids.trace_id("run", "step", 7, "stream", 1)
+    assert ids.span_ids("run", "step")(7, "root") == ids.span_id("run", "step", 7, "root")

@@ -11,10 +11,14 @@ from typing import Any
 
 from otel_tf import config
 from otel_tf.identity import Identity, identify
+from otel_tf.instrumentation.checkpoint import CheckpointSeam
+from otel_tf.instrumentation.data_wait import DataWaitSeam
 from otel_tf.instrumentation.function_call import FunctionCallSeam
 from otel_tf.instrumentation.parameter_server.coordinator import CoordinatorSeam
+from otel_tf.instrumentation.run_spans import RunSpans
 from otel_tf.instrumentation.seams import Seam, Seams
 from otel_tf.instrumentation.steps import Steps
+from otel_tf.instrumentation.tracing import TracingSeam
 from otel_tf.telemetry import Pipeline, start
 
 __all__ = ["Handle", "instrument", "uninstrument"]
@@ -139,7 +143,15 @@ def instrument(strategy: Any = None, *, tracer_provider: Any = None, **settings:
 def _seams(pipeline: Pipeline, settings: config.Settings, identity: Identity) -> list[Seam]:
     """Returns every seam, in the order of attaching."""
     steps = Steps(pipeline, identity)
-    return [FunctionCallSeam(steps), CoordinatorSeam(pipeline, settings, identity)]
+    run_spans = RunSpans(pipeline, identity, steps)
+    checkpoints = CheckpointSeam(steps, run_spans)
+    return [
+        FunctionCallSeam(pipeline, steps),
+        TracingSeam(pipeline, steps, run_spans),
+        DataWaitSeam(pipeline, steps),
+        checkpoints,
+        CoordinatorSeam(pipeline, settings, identity, steps.around),
+    ]
 
 
 def uninstrument() -> None:

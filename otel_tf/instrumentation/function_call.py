@@ -1,102 +1,133 @@
 """The seam in `tf.function`: a run of the outermost training function is a step.
 
-The step is the run, not the tracing before it: where a call traces first, the step starts when the tracing
-is over.
+It sits where a traced function runs, below the choice of the trace: the step is the run, never the tracing
+before it, and it is that very graph that trains or does not.
 """
 
 from __future__ import annotations
 
-import threading
+import dataclasses
 import time
 import weakref
 from collections.abc import Callable
 from typing import Any
 
 from tensorflow.python.eager import context
-from tensorflow.python.eager.polymorphic_function import polymorphic_function, tracing_compilation
+from tensorflow.python.eager.polymorphic_function import concrete_function as concrete_functions
 
 from otel_tf._guard import Guard
-from otel_tf.instrumentation.hidden_frames import HiddenFrames
+from otel_tf.instrumentation.around import Instant
+from otel_tf.instrumentation.hidden_frames import leave_out_of_tracebacks
+from otel_tf.instrumentation.open_step import is_end_of_data
 from otel_tf.instrumentation.seams import Seam, Seams
-from otel_tf.instrumentation.steps import Begun, Steps
+from otel_tf.instrumentation.steps import Steps
+from otel_tf.instrumentation.stream import Stream
 from otel_tf.instrumentation.training_function import step_counter, trains
+from otel_tf.telemetry import Pipeline
 
 __all__ = ["FunctionCallSeam"]
 
 Call = Callable[..., Any]
 
+_JUDGING = Guard("looking at a traced function")
 _RECORDING = Guard("recording a step")
 
 
-class _Thread(threading.local):
-    #: A tf.function is running in this thread; what it calls is part of it.
-    busy = False
-    #: Monotonic ns when the last tracing in this thread was over.
-    traced_ns = 0
+@dataclasses.dataclass(slots=True)
+class _Training:
+    """A traced function that trains.
+
+    Attributes:
+        name: As the user called it.
+        stream: Where its steps' numbers come from.
+        count: Steps in one run; None while that is to be found out.
+    """
+
+    name: str
+    stream: Stream
+    count: int | None
 
 
 class FunctionCallSeam(Seam):
-    """Finds the steps of this process among its calls of tf.functions."""
+    """Finds the steps of this process among its runs of traced functions."""
 
-    def __init__(self, steps: Steps) -> None:
+    def __init__(self, pipeline: Pipeline, steps: Steps) -> None:
+        self._now = pipeline.now
         self._steps = steps
-        self._thread = _Thread()
-        #: Per tf.function: how many tracings it had when it was judged, and whether one of them trains.
-        self._verdicts: weakref.WeakKeyDictionary[Any, tuple[int, bool]] = weakref.WeakKeyDictionary()
+        self._around = steps.around
+        #: False for functions that do not train.
+        self._known: weakref.WeakKeyDictionary[Any, _Training | bool] = weakref.WeakKeyDictionary()
 
     def attach(self, seams: Seams) -> None:
-        """Wraps the call of a tf.function and its tracing.
+        """Wraps the run of a traced function.
 
         Raises:
-            DidNotInstrument: This TensorFlow's tf.function is not one we know.
+            DidNotInstrument: This TensorFlow's functions are not what we know.
         """
-        seams.wrap(polymorphic_function.Function, "__call__", self._call)
-        seams.wrap(tracing_compilation, "_create_concrete_function", self._traced)
-
-    def _traced(self, wrapped: Call, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        try:
-            with HiddenFrames():
-                return wrapped(*args, **kwargs)
-        finally:
-            self._thread.traced_ns = time.monotonic_ns()
+        seams.wrap(concrete_functions.ConcreteFunction, "_call_flat", self._call)
+        leave_out_of_tracebacks(seams)
 
     def _call(self, wrapped: Call, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        thread = self._thread
-        # Called while a graph is built, or from a tf.function that runs eagerly: not the outermost.
-        if thread.busy or not context.executing_eagerly():
+        around = self._around
+        # Called while a graph is built, or from within a step: not the outermost.
+        if around.busy or not context.executing_eagerly():
             return wrapped(*args, **kwargs)
-        verdict = self._verdicts.get(function)
-        if verdict is not None and not verdict[1] and verdict[0] == function.experimental_get_tracing_count():
+        known = self._known.get(function)
+        if known is None:
+            known = self._judge(function)
+        if not isinstance(known, _Training):
+            around.others = True
             return wrapped(*args, **kwargs)
-        begun = self._steps.begin()
-        thread.busy = True
+        now = self._now
+        outer, begun = now(), now()
+        around.busy = True
         try:
             result = wrapped(*args, **kwargs)
-        except Exception as error:
+        except BaseException as error:
+            end_ns = time.monotonic_ns()
             with _RECORDING:
-                self._finish(function, begun, error)
+                self._failed(known, outer, begun, end_ns, error)
             raise
         finally:
-            thread.busy = False
+            around.busy = False
+        end_ns = time.monotonic_ns()
         with _RECORDING:
-            self._finish(function, begun, None)
+            opened = around.open
+            if opened is not None:
+                opened.ran(begun, end_ns, known.name, known.stream)
+            else:
+                steps = self._steps.finish(
+                    outer, begun, end_ns, stream=known.stream, function=known.name, count=known.count
+                )
+                if known.count is None:
+                    known.count = max(steps, 1)
         return result
 
-    def _finish(self, function: Any, begun: Begun, error: Exception | None) -> None:
-        if self._is_training(function, failed=error is not None):
+    def _failed(
+        self, known: _Training, outer: Instant, begun: Instant, end_ns: int, error: BaseException
+    ) -> None:
+        if is_end_of_data(error):
+            self._around.waits = ()
+            return
+        opened = self._around.open
+        if opened is not None:
+            # Whoever opened it sees the error too.
+            opened.ran(begun, end_ns, known.name, known.stream)
+        else:
             self._steps.finish(
-                begun, function=function.name, not_before_mono_ns=self._thread.traced_ns, error=error
+                outer, begun, end_ns, stream=known.stream, function=known.name, count=known.count, error=error
             )
 
-    def _is_training(self, function: Any, *, failed: bool) -> bool:
-        tracings = function.experimental_get_tracing_count()
-        verdict = self._verdicts.get(function)
-        if verdict is None or verdict[0] != tracings:
-            training = [c for c in function._list_all_concrete_functions() if trains(c)]
-            verdict = self._verdicts[function] = (tracings, bool(training))
-            if training and not self._steps.knows_number:
-                counter = step_counter(training[0])
-                # Read once in a run, after its first step: training may go on from a checkpoint.
-                applied = 0 if failed else 1
-                self._steps.start_from(0 if counter is None else int(counter.numpy()) - applied)
-        return verdict[1]
+    def _judge(self, function: Any) -> _Training | bool:
+        """Looks at a traced function before its first run."""
+        judged: _Training | bool = False
+        with _JUDGING:
+            if trains(function):
+                stream = self._steps.stream_of(step_counter(function))
+                # Read once: training may go on from a checkpoint.
+                if stream.number is None:
+                    self._steps.synchronise(stream)
+                # A loop inside the graph may take several steps in one run; the first run tells.
+                judged = _Training(function.graph.name, stream, 1 if stream.counter is None else None)
+        self._known[function] = judged
+        return judged

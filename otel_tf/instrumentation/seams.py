@@ -67,6 +67,17 @@ class Seams:
         setattr(owner, name, proxy)
         self._undos.append(undo)
 
+    def replace(self, owner: Any, name: str, value: Any) -> None:
+        """Replaces a plain value of a class or module."""
+        original = vars(owner)[name]
+
+        def undo() -> None:
+            if vars(owner).get(name) is value:
+                setattr(owner, name, original)
+
+        setattr(owner, name, value)
+        self._undos.append(undo)
+
     def undo(self) -> None:
         """Puts every original back, last wrapped first."""
         while self._undos:

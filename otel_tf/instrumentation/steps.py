@@ -1,38 +1,27 @@
-"""Numbering the training steps of this process and writing their spans: one core for every way in.
+"""Numbering the training steps of this process: one core for every way in.
 
 `FunctionCallSeam`, the Keras and session seams and `otel_tf.step` find out where a step begins and ends;
-what it is called, which number and which trace it has is decided here.
+which number it has is decided here, on the training thread, and nothing else is done there.
 """
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
+import os
 import threading
 import time
-from collections.abc import Iterator
-from typing import NamedTuple
+import weakref
+from typing import Any
 
-from otel_tf import ids, semconv
+from otel_tf import ids
 from otel_tf.identity import Identity
-from otel_tf.instrumentation.errors import describe_error, status_only
-from otel_tf.telemetry import AttributeValue, Pipeline, SpanKind
+from otel_tf.instrumentation.around import Around, Instant
+from otel_tf.instrumentation.errors import describe_error
+from otel_tf.instrumentation.open_step import OpenStep
+from otel_tf.instrumentation.step_spans import StepFacts, StepSpans
+from otel_tf.instrumentation.stream import Stream, plain_variable
+from otel_tf.telemetry import Pipeline, SpanError
 
-__all__ = ["Begun", "Steps"]
-
-
-class Begun(NamedTuple):
-    """The instant a step began: (seq, monotonic ns, wall ns) for the step and for the worker's part of it."""
-
-    outer: tuple[int, int, int]
-    inner: tuple[int, int, int]
-
-
-@dataclasses.dataclass
-class _Surroundings(threading.local):
-    """What the loop around the steps of a thread told us."""
-
-    epoch: int | None = None
+__all__ = ["Steps"]
 
 
 class Steps:
@@ -40,123 +29,228 @@ class Steps:
 
     The chief writes the root `step`; every worker's `train_step` hangs under the root's id, which all of
     them compute from the run id and the number alone.
+
+    Attributes:
+        around: What the loops around the steps have told us, by thread.
+        spans: Makes the spans.
     """
 
     def __init__(self, pipeline: Pipeline, identity: Identity) -> None:
+        self.around = Around()
+        self.spans = StepSpans(pipeline, identity)
         self._pipeline = pipeline
-        self._run_id = identity.run_id
-        self._writes_roots = identity.is_chief
-        self._incarnation = f"{identity.task}-{ids.random_span_id():016x}"
+        self._task = identity.task
         self._lock = threading.Lock()
-        self._number: int | None = None
+        self._streams: dict[int | None, Stream] = {}
         self._local = 0
-        self._around = _Surroundings()
-        common = (semconv.SEQ, semconv.MONOTONIC_NS, semconv.GLOBAL_STEP)
-        self._root = pipeline.layout(
-            semconv.SPAN_STEP, kind=SpanKind.INTERNAL, resource=pipeline.resource, fields=common
-        )
-        self._train_step = pipeline.layout(
-            semconv.SPAN_TRAIN_STEP,
-            kind=SpanKind.INTERNAL,
-            resource=pipeline.resource,
-            fields=(
-                *common,
-                semconv.LOCAL_STEP,
-                semconv.FUNCTION_NAME,
-                semconv.EPOCH,
-                semconv.STEPS_PER_EXECUTION,
-            ),
-            constants={semconv.WORKER: identity.task},
-            remote_parent=not self._writes_roots,
-        )
+        self._at: int | None = None
+        self._name_incarnation()
+        _all_steps.add(self)
+
+    # -- numbers -----------------------------------------------------------------------------------------
 
     @property
-    def knows_number(self) -> bool:
-        """Whether the number of the last step is known, so that the next one's is."""
-        return self._number is not None
+    def at(self) -> int | None:
+        """Number of the last step of this process; None before the first."""
+        return self._at
 
-    def start_from(self, number: int) -> None:
-        """Sets the number of the last step applied: training may go on from a checkpoint."""
+    def stream_of(self, counter: Any | None) -> Stream:
+        """Returns the stream of a variable that counts steps, or the one of all that have none."""
+        counter = None if counter is None else plain_variable(counter)
+        key = None if counter is None else id(counter)
         with self._lock:
-            self._number = number
+            stream = self._streams.get(key)
+            if stream is None or stream.counter is not counter:
+                index = max((each.index for each in self._streams.values()), default=-1) + 1
+                stream = self._streams[key] = Stream(index, counter)
+            return stream
 
-    @contextlib.contextmanager
-    def in_epoch(self, epoch: int) -> Iterator[None]:
-        """Marks the steps of this thread as part of an epoch."""
-        before, self._around.epoch = self._around.epoch, epoch
-        try:
-            yield
-        finally:
-            self._around.epoch = before
+    def synchronise(self, stream: Stream) -> None:
+        """Asks the counter before a loop begins: training may go on from a checkpoint.
 
-    def begin(self) -> Begun:
-        """Returns the instant; called where a step may begin."""
-        return Begun(self._pipeline.now(), self._pipeline.now())
+        Never back: a counter that did not advance with every step, as under loss scaling, must not make
+        two steps of one number.
+        """
+        told = stream.read()
+        if told is not None:
+            with self._lock:
+                stream.number = max(told, stream.number or 0)
+                stream.stale = False
+
+    def restored(self) -> tuple[int | None, int | None]:
+        """Asks all counters after variables were restored.
+
+        Returns:
+            The number of the last step before, and the number that training goes on from, where known.
+        """
+        before = self._at
+        for stream in list(self._streams.values()):
+            told = stream.read()
+            if told is None or stream.number is None:
+                continue
+            with self._lock:
+                if told < stream.number:
+                    stream.rewound_from = stream.number
+                if self._at == stream.number:
+                    self._at = told
+                stream.number = told
+                stream.stale = False
+        return before, self._at
+
+    # -- steps that a loop declares ----------------------------------------------------------------------
+
+    def open(
+        self,
+        *,
+        number: int | None = None,
+        stream: Stream | None = None,
+        count: int | None = 1,
+        whole: bool = False,
+    ) -> OpenStep | None:
+        """Declares that a step begins in this thread; None where one is open already: it is the same one.
+
+        Args:
+            number: Its number, where the loop says it.
+            stream: Where its number comes from; default: the function that runs.
+            count: Steps in one run; None where only the counter can tell.
+            whole: Whether all the time until `close` is the step's.
+        """
+        around = self.around
+        if around.open is not None:
+            return None
+        now = self._pipeline.now
+        opened = around.open = OpenStep(now(), now(), count=count, number=number, stream=stream, whole=whole)
+        return opened
+
+    def close(self, opened: OpenStep, error: BaseException | None = None) -> None:
+        """Ends a step that was declared, and writes it."""
+        now_ns = time.monotonic_ns()
+        around = self.around
+        around.open = None
+        begun = opened.first or opened.inner
+        end_ns = opened.last_mono_ns or now_ns
+        root = opened.outer if opened.whole else (opened.outer[0], *begun[1:])
+        self.finish(
+            root,
+            begun,
+            end_ns,
+            root_end_mono_ns=now_ns if opened.whole else end_ns,
+            stream=opened.stream,
+            function=opened.function,
+            count=opened.count,
+            at_least=0 if opened.count is None else 1,
+            number=opened.number,
+            error=error,
+        )
+
+    def abandon(self, opened: OpenStep) -> None:
+        """Forgets a step that was declared: there was no data for it."""
+        around = self.around
+        if around.open is opened:
+            around.open = None
+        around.waits = ()
+
+    # -- steps that ran ----------------------------------------------------------------------------------
 
     def finish(
         self,
-        begun: Begun,
+        root: Instant,
+        begun: Instant,
+        end_mono_ns: int,
         *,
+        root_end_mono_ns: int | None = None,
+        stream: Stream | None = None,
         function: str | None = None,
-        count: int = 1,
-        not_before_mono_ns: int = 0,
+        count: int | None = 1,
+        at_least: int = 1,
         number: int | None = None,
         error: BaseException | None = None,
-    ) -> None:
-        """Writes the spans of a step that has ended.
+    ) -> int:
+        """Counts a step that has ended and leaves it to be written.
 
         Args:
-            begun: From `begin`.
-            function: Name of the function that trained.
-            count: Steps in one run of it (Keras's ``steps_per_execution``); the number is the last one's.
-            not_before_mono_ns: Monotonic ns before which it did not begin, such as the end of a tracing.
+            root: The instant it began, for the root.
+            begun: The same for the worker's part.
+            end_mono_ns: Monotonic ns when it ended.
+            root_end_mono_ns: When the root ended; default: the same.
+            stream: Where its number comes from; default: the one of all that have no counter.
+            function: Name of what ran.
+            count: Steps in one run of it (Keras's ``steps_per_execution``), the number is the last one's;
+                None: ask the counter.
+            at_least: The least that the counter is believed to have advanced; 0: nothing may have run.
             number: Its number where the loop says it; else it is counted.
             error: What it failed with. A failed step does not count: its number may be given again.
+
+        Returns:
+            Steps in this run; 0 where nothing ran, and nothing was written.
         """
-        end_mono_ns = time.monotonic_ns()
+        if stream is None:
+            stream = self.stream_of(None)
+        told = stream.read() if number is None and (count is None or stream.stale) else None
         with self._lock:
-            self._local += count
+            before = stream.number or 0
+            known = stream.number is not None
+            if error is not None:
+                step, steps = max(told or 0, before) + 1 if number is None else number, count or 1
+                stream.stale = stream.counter is not None
+            elif number is not None:
+                step, steps = stream.number, stream.stale = number, stream.counter is not None
+                steps = count or 1
+            else:
+                step = max(told or 0, before + (at_least if count is None else count))
+                steps = count if count is not None else step - before if known else max(at_least, 1)
+                if steps == 0:
+                    return 0
+                stream.number = step
+                stream.stale = False
+            self._local += steps
             local = self._local
-            step = (self._number or 0) + count if number is None else number
-            if error is None:
-                self._number = step
-        # The two readings are a microsecond apart; the second one is the step.
-        seq, start_mono_ns, start_ns = begun.inner
-        late_ns = not_before_mono_ns - start_mono_ns
-        if late_ns > 0:
-            start_mono_ns, start_ns = start_mono_ns + late_ns, start_ns + late_ns
-        end_ns = start_ns + end_mono_ns - start_mono_ns
-        trace_id = ids.trace_id(self._run_id, "step", step)
-        # Only the try that counts has the root's own id.
-        root_id = ids.span_id(self._run_id, "step", step, "root") if error is None else ids.random_span_id()
-        problem = None if error is None else describe_error(error)
-        values: tuple[AttributeValue | None, ...] = (
-            seq,
-            start_mono_ns,
+            self._at = step if error is None else self._at
+            rewound_from, stream.rewound_from = stream.rewound_from, None
+        around = self.around
+        waits, around.waits = around.waits, ()
+        facts = StepFacts(
             step,
             local,
+            stream.index,
+            steps,
             function,
-            self._around.epoch,
-            count if count != 1 else None,
+            around.epoch,
+            around.batch,
+            rewound_from,
+            root,
+            end_mono_ns if root_end_mono_ns is None else root_end_mono_ns,
+            begun,
+            end_mono_ns,
+            waits,
+            None if error is None else self.problem(error),
+            self.incarnation,
         )
-        self._pipeline.record(
-            self._train_step,
-            trace_id,
-            ids.span_id(self._run_id, self._incarnation, "step", local),
-            root_id,
-            start_ns,
-            end_ns,
-            values,
-            error=problem,
-        )
-        if self._writes_roots or error is not None:
-            self._pipeline.record(
-                self._root,
-                trace_id,
-                root_id,
-                0,
-                start_ns,
-                end_ns,
-                (begun.outer[0], start_mono_ns, step),
-                error=problem and status_only(problem),
-            )
+        self._pipeline.record_later(self.spans.make, facts)
+        if error is not None:
+            self._pipeline.hurry()
+        return steps
+
+    def problem(self, error: BaseException) -> SpanError:
+        """Returns the error for the innermost span it happened in, and remembers that it is told."""
+        self.around.told = id(error)
+        return describe_error(error)
+
+    def _name_incarnation(self) -> None:
+        # Tells this process from an earlier one of the same task, and from the one it was forked from.
+        self.incarnation = f"{self._task}-{ids.random_span_id():016x}"
+
+    def _after_fork_in_child(self) -> None:
+        self._lock = threading.Lock()
+        self._name_incarnation()
+
+
+_all_steps: weakref.WeakSet[Steps] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for steps in list(_all_steps):
+        steps._after_fork_in_child()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

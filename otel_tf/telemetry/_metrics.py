@@ -1,7 +1,8 @@
-"""Metrics about the pipeline itself, through OpenTelemetry's metrics API: the program's provider, if any."""
+"""Metrics of training and of the pipeline, by OpenTelemetry's API: for the program's provider, if any."""
 
 from __future__ import annotations
 
+import dataclasses
 import weakref
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
@@ -9,9 +10,60 @@ from typing import TYPE_CHECKING, Any
 from otel_tf import __version__, semconv
 
 if TYPE_CHECKING:
+    from opentelemetry.metrics import Counter, Histogram
+
     from otel_tf.telemetry._pipeline import Pipeline
 
-__all__ = ["observe"]
+__all__ = ["Instruments", "instruments", "observe"]
+
+#: Bounds in s from half a millisecond to minutes; the SDK's own are for milliseconds.
+_SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 120.0)
+_STEPS = (0.0, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 32.0, 64.0, 128.0, 512.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Instruments:
+    """What the seams measure; to record costs microseconds: off the training thread.
+
+    Attributes:
+        step_duration: ``tensorflow.step.duration``, s.
+        data_wait_duration: ``tensorflow.data_wait.duration``, s.
+        staleness: ``tensorflow.staleness``, steps.
+        function_tracings: ``tensorflow.function.tracings``.
+    """
+
+    step_duration: Histogram
+    data_wait_duration: Histogram
+    staleness: Histogram
+    function_tracings: Counter
+
+
+def instruments() -> Instruments:
+    """Returns the instruments of training; without a meter provider they do nothing."""
+    from opentelemetry.metrics import get_meter
+
+    meter = get_meter(semconv.SCOPE, __version__)
+
+    def histogram(name: str, unit: str, description: str, bounds: tuple[float, ...]) -> Histogram:
+        try:
+            return meter.create_histogram(name, unit, description, explicit_bucket_boundaries_advisory=bounds)
+        except TypeError:  # an API that does not know bounds yet
+            return meter.create_histogram(name, unit, description)
+
+    return Instruments(
+        step_duration=histogram(
+            semconv.METRIC_STEP_DURATION, "s", "Time of a training step on its worker.", _SECONDS
+        ),
+        data_wait_duration=histogram(
+            semconv.METRIC_DATA_WAIT_DURATION, "s", "Time a step waited for its data.", _SECONDS
+        ),
+        staleness=histogram(
+            semconv.METRIC_STALENESS, "{step}", "Steps that others applied while one ran.", _STEPS
+        ),
+        function_tracings=meter.create_counter(
+            semconv.METRIC_FUNCTION_TRACINGS, "{tracing}", "Tracings of tf.functions."
+        ),
+    )
 
 
 def observe(pipeline: Pipeline) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import collections
+import functools
 import json
 import logging
 import multiprocessing.util
@@ -19,7 +20,7 @@ from otel_tf._guard import Guard
 from otel_tf.telemetry import _clock
 from otel_tf.telemetry._drain import Drain
 from otel_tf.telemetry._environment import positive
-from otel_tf.telemetry._metrics import observe
+from otel_tf.telemetry._metrics import Instruments, instruments, observe
 from otel_tf.telemetry._network import Limits, Network
 from otel_tf.telemetry._records import AttributeValue, Layout, Record, SpanError, SpanKind, SpanLink
 from otel_tf.telemetry._resource import TaskResource, own_attributes, task_attributes
@@ -282,6 +283,11 @@ class Pipeline:
         return self._spool.size if self._spool is not None else 0
 
     # -- the way out -----------------------------------------------------------------
+
+    @functools.cached_property
+    def metrics(self) -> Instruments:
+        """The instruments of training."""
+        return instruments()
 
     @property
     def waiting(self) -> bool:

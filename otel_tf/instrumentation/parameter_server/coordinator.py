@@ -22,6 +22,7 @@ from otel_tf import ids
 from otel_tf._guard import Guard
 from otel_tf.config import Settings
 from otel_tf.identity import Identity
+from otel_tf.instrumentation.around import Around
 from otel_tf.instrumentation.errors import describe_error
 from otel_tf.instrumentation.parameter_server.closures import Attempt, ClosureRecord, ClosureSpans
 from otel_tf.instrumentation.parameter_server.cluster import ClusterTelemetry
@@ -55,8 +56,9 @@ class _Outcome(threading.local):
 class CoordinatorSeam(Seam):
     """Everything that is wrapped for ParameterServerStrategy, and the state behind it."""
 
-    def __init__(self, pipeline: Pipeline, settings: Settings, identity: Identity) -> None:
+    def __init__(self, pipeline: Pipeline, settings: Settings, identity: Identity, around: Around) -> None:
         self._pipeline = pipeline
+        self._around = around
         self._settings = settings
         self._identity = identity
         # Tells this coordinator process from an earlier one of the same run.
@@ -185,6 +187,8 @@ class CoordinatorSeam(Seam):
             with Guard("starting an attempt"):
                 telemetry.before_attempt()
                 attempt = self._closures.started(record, telemetry.name)
+            # What the worker runs is no step of this process's own.
+            self._around.busy = True
             try:
                 result = wrapped(*args, **kwargs)
             except BaseException as error:
@@ -194,6 +198,8 @@ class CoordinatorSeam(Seam):
                         telemetry.failed(attempt, worker_lost=_is_worker_lost(error))
                         self._closures.write_dispatch(attempt)
                 raise
+            finally:
+                self._around.busy = False
             with Guard("recording an attempt"):
                 if attempt is not None:
                     self._closures.succeeded(attempt)

@@ -1,0 +1,64 @@
+"""A step that a loop has declared: `otel_tf.step`, a batch of Keras's `fit`."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from otel_tf.instrumentation.around import Instant
+from otel_tf.instrumentation.stream import Stream
+
+__all__ = ["OpenStep", "is_end_of_data"]
+
+
+class OpenStep:
+    """Between its begin and its end; training functions that run meanwhile are part of it.
+
+    Attributes:
+        outer: The instant it was declared, for the root.
+        inner: The same for the worker's part.
+        count: Steps in one run; None where only the counter can tell.
+        number: Its number, where the loop says it.
+        stream: Where its number comes from; else from the function that runs.
+        whole: Whether the declared time is the step's; else it is that of the functions that ran.
+        function: Name of the first training function that ran.
+        first: The instant it began.
+        last_mono_ns: Monotonic ns when the last one ended.
+    """
+
+    __slots__ = ("count", "first", "function", "inner", "last_mono_ns", "number", "outer", "stream", "whole")
+
+    def __init__(
+        self,
+        outer: Instant,
+        inner: Instant,
+        *,
+        count: int | None,
+        number: int | None,
+        stream: Stream | None,
+        whole: bool,
+    ) -> None:
+        self.outer = outer
+        self.inner = inner
+        self.count = count
+        self.number = number
+        self.stream = stream
+        self.whole = whole
+        self.function: str | None = None
+        self.first: Instant | None = None
+        self.last_mono_ns = 0
+
+    def ran(self, begun: Instant, end_mono_ns: int, function: str | None, stream: Stream) -> None:
+        """Notes that a training function ran, or failed."""
+        if self.first is None:
+            self.first = begun
+            self.function = function
+            if self.stream is None:
+                self.stream = stream
+        self.last_mono_ns = end_mono_ns
+
+
+def is_end_of_data(error: BaseException) -> bool:
+    """Returns whether a run ended for want of data: no failure, and no step."""
+    return isinstance(error, StopIteration) or (
+        isinstance(error, tf.errors.OutOfRangeError) and "End of sequence" in error.message
+    )

@@ -1,0 +1,154 @@
+"""The spans of a step, made on the flusher's thread from the few numbers that the step left behind."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from otel_tf import ids, semconv
+from otel_tf.identity import Identity
+from otel_tf.instrumentation.around import Instant, Wait
+from otel_tf.instrumentation.errors import status_only
+from otel_tf.telemetry import Pipeline, Record, SpanError, SpanKind
+
+__all__ = ["StepFacts", "StepSpans"]
+
+
+class StepFacts(NamedTuple):
+    """What a step left behind.
+
+    Attributes:
+        number: Its global step.
+        local: Steps of this process so far.
+        stream: Index of the stream of its number.
+        steps: Steps in this run.
+        function: Name of what ran.
+        epoch: Its epoch.
+        batch: Position of the run in the epoch.
+        rewound_from: The number before the counter was set back.
+        root: The instant the root began.
+        root_end_mono_ns: When it ended.
+        begun: The instant the worker's part began.
+        end_mono_ns: When it ended.
+        waits: Waits for data before it and in it.
+        error: What it failed with.
+        incarnation: The process.
+    """
+
+    number: int
+    local: int
+    stream: int
+    steps: int
+    function: str | None
+    epoch: int | None
+    batch: int | None
+    rewound_from: int | None
+    root: Instant
+    root_end_mono_ns: int
+    begun: Instant
+    end_mono_ns: int
+    waits: tuple[Wait, ...]
+    error: SpanError | None
+    incarnation: str
+
+
+class StepSpans:
+    """Makes `step`, `train_step` under it, and `data_wait` under either."""
+
+    def __init__(self, pipeline: Pipeline, identity: Identity) -> None:
+        self._metrics = pipeline.metrics
+        self._threshold_ns = pipeline.settings.data_wait_threshold_ms * 1_000_000
+        self._writes_roots = identity.is_chief
+        self._trace_id = ids.trace_ids(identity.run_id, "step")
+        self._root_id = ids.span_ids(identity.run_id, "step")
+        self._own_id = ids.span_ids(identity.run_id)
+        self._worker = {semconv.WORKER: identity.task}
+        common = (semconv.SEQ, semconv.MONOTONIC_NS, semconv.GLOBAL_STEP)
+        self._root = pipeline.layout(semconv.SPAN_STEP, fields=(*common, semconv.STEP_STREAM))
+        self._train_step = pipeline.layout(
+            semconv.SPAN_TRAIN_STEP,
+            kind=SpanKind.INTERNAL,
+            fields=(
+                *common,
+                semconv.LOCAL_STEP,
+                semconv.FUNCTION_NAME,
+                semconv.EPOCH,
+                semconv.BATCH,
+                semconv.STEPS_PER_EXECUTION,
+                semconv.STEP_STREAM,
+                semconv.STEP_REWOUND_FROM,
+            ),
+            constants=self._worker,
+            remote_parent=not self._writes_roots,
+        )
+        self._wait_before, self._wait_inside = (
+            pipeline.layout(
+                semconv.SPAN_DATA_WAIT, fields=common, constants=self._worker, remote_parent=remote
+            )
+            for remote in (not self._writes_roots, False)
+        )
+
+    def own_id(self, incarnation: str, local: int) -> int:
+        """Returns the span id of a `train_step` of this process."""
+        return self._own_id(incarnation, "step", local)
+
+    def make(self, facts: StepFacts) -> list[Record]:
+        """Returns the spans, the worker's part first."""
+        number, stream, error, waits = facts.number, facts.stream, facts.error, facts.waits
+        named = (number,) if not stream else (number, "stream", stream)
+        trace_id = self._trace_id(*named)
+        # Only the try that counts has the root's own id.
+        root_id = self._root_id(*named, "root") if error is None else ids.random_span_id()
+        own_id = self.own_id(facts.incarnation, facts.local)
+        seq, mono_ns, start_ns = facts.begun
+        end_ns = start_ns + facts.end_mono_ns - mono_ns
+        self._metrics.step_duration.record((facts.end_mono_ns - mono_ns) / 1e9, self._worker)
+        values = (
+            seq,
+            mono_ns,
+            number,
+            facts.local,
+            facts.function,
+            facts.epoch,
+            facts.batch,
+            facts.steps if facts.steps != 1 else None,
+            stream or None,
+            facts.rewound_from,
+        )
+        records = [Record(self._train_step, trace_id, own_id, root_id, start_ns, end_ns, values, error, ())]
+        root_seq, root_mono_ns, root_start_ns = facts.root
+        if waits:
+            first = waits[0]
+            if first.begun[1] < root_mono_ns:
+                root_seq, root_mono_ns, root_start_ns = first.outer
+            records += self._waits(facts, trace_id, root_id, own_id)
+        if self._writes_roots or error is not None:
+            root_end_ns = root_start_ns + facts.root_end_mono_ns - root_mono_ns
+            root_values = (root_seq, root_mono_ns, number, stream or None)
+            problem = error and status_only(error)
+            records.append(
+                Record(self._root, trace_id, root_id, 0, root_start_ns, root_end_ns, root_values, problem, ())
+            )
+        return records
+
+    def _waits(self, facts: StepFacts, trace_id: int, root_id: int, own_id: int) -> list[Record]:
+        records = []
+        for _, (seq, mono_ns, start_ns), end_mono_ns in facts.waits:
+            waited_ns = end_mono_ns - mono_ns
+            self._metrics.data_wait_duration.record(waited_ns / 1e9, self._worker)
+            if waited_ns < self._threshold_ns:
+                continue
+            inside = mono_ns >= facts.begun[1]
+            records.append(
+                Record(
+                    self._wait_inside if inside else self._wait_before,
+                    trace_id,
+                    ids.random_span_id(),
+                    own_id if inside else root_id,
+                    start_ns,
+                    start_ns + waited_ns,
+                    (seq, mono_ns, facts.number),
+                    None,
+                    (),
+                )
+            )
+        return records
