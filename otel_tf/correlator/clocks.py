@@ -213,7 +213,7 @@ def _grid(crossings: Crossings, epochs: Epochs, reference: int, engine: Engine) 
 def _window_bits(crossings: Crossings, epochs: Epochs) -> int:
     """Returns log2 of a window in ns that holds enough edges of each pair, within the node limit."""
     length = int((epochs.last_ns - epochs.first_ns).max()) + 1 if len(epochs.domain) else 1
-    pairs = len(np.unique(crossings.src_epoch * len(epochs.domain) + crossings.dst_epoch))
+    pairs = len(_pairs(crossings, len(epochs.domain))[0])
     wanted = length * _EDGES_PER_WINDOW * max(pairs, 1) // max(len(crossings.edge), 1)
     bits = min(max(wanted.bit_length(), _MIN_BITS), _MAX_BITS)
     while (length >> bits) * max(len(epochs.domain), 1) > _MAX_NODES:
@@ -221,10 +221,17 @@ def _window_bits(crossings: Crossings, epochs: Epochs) -> int:
     return bits
 
 
+def _pairs(crossings: Crossings, count: int) -> tuple[Int, Int]:
+    """Returns the ordered pairs of epochs that have edges between them."""
+    pair = crossings.src_epoch * count + crossings.dst_epoch
+    # Counting beats sorting, but not for millions of possible pairs.
+    distinct = np.flatnonzero(np.bincount(pair)) if count < 1 << 11 else np.unique(pair)
+    return distinct // count, distinct % count
+
+
 def _components(crossings: Crossings, count: int, reference: int) -> tuple[Int, Int]:
     """Returns each epoch's component (0 has the reference) and each component's anchor epoch."""
-    pair = np.unique(crossings.src_epoch * count + crossings.dst_epoch)
-    left, right = pair // max(count, 1), pair % max(count, 1)
+    left, right = _pairs(crossings, count)
     label = np.arange(count, dtype=np.int64)
     while True:
         before = label.copy()

@@ -6,14 +6,14 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from otel_tf.correlator.adjust import Adjusted, Quarantine, adjust, busiest_domain, last_entrants
 from otel_tf.correlator.answers import Answers, answer
 from otel_tf.correlator.clock_tables import clock_report, clock_table
 from otel_tf.correlator.clockwork import crossings, whole_clocks
-from otel_tf.correlator.columns import Columns, Int, codes, from_spans
+from otel_tf.correlator.columns import Columns, Int, codes, from_spans, integers
 from otel_tf.correlator.edges import KINDS, Barriers, Edges, barriers, causal_edges
 from otel_tf.correlator.epochs import Cut, split
 from otel_tf.correlator.local_time import local_times
@@ -163,20 +163,18 @@ def _spans(spans: pa.Table, columns: Columns, rank: Int, adjusted: Adjusted, ans
     order = np.empty(columns.count, dtype=np.int64)
     order[np.argsort(rank[0::2])] = np.arange(columns.count)
     told = answers.staleness >= 0
-    given = spans["staleness"]
-    source = pa.DictionaryArray.from_arrays(
-        pa.array(answers.staleness_source.astype(np.int32), mask=~told), pa.array(answers.sources)
-    )
-    mask = pa.array(told)
-    columns_new: dict[str, Any] = {
-        "staleness": pc.if_else(mask, pa.array(answers.staleness), given),
-        "staleness_source": pc.if_else(
-            mask, source.cast(pa.string()), spans["staleness_source"].cast(pa.string())
-        ).cast(spans.schema.field("staleness_source").type),
-    }
     result = spans
-    for name, values in columns_new.items():
-        result = result.set_column(result.schema.get_field_index(name), result.schema.field(name), values)
+    if told.any():
+        given, names = codes(spans["staleness_source"])
+        every = (*names, *answers.sources)
+        source = np.where(told, answers.staleness_source + len(names), given).astype(np.int32)
+        stale = np.where(told, answers.staleness, integers(spans["staleness"]))
+        for name, values in (
+            ("staleness", pa.array(stale, mask=stale < 0)),
+            ("staleness_source", _distinct_texts(source, every)),
+        ):
+            at = result.schema.get_field_index(name)
+            result = result.set_column(at, result.schema.field(name), values)
     extra = {
         "order": pa.array(order),
         "corrected_start_ns": pa.array(start),
@@ -189,6 +187,13 @@ def _spans(spans: pa.Table, columns: Columns, rank: Int, adjusted: Adjusted, ans
     for name, values in extra.items():
         result = result.append_column(name, values)
     return result
+
+
+def _distinct_texts(index: npt.NDArray[np.int32], names: tuple[str, ...]) -> pa.DictionaryArray:
+    """Returns texts by index into ``names``, which may repeat; -1 is null."""
+    distinct = sorted(set(names))
+    number = np.array([distinct.index(name) for name in names] + [-1], dtype=np.int32)[index]
+    return pa.DictionaryArray.from_arrays(pa.array(number, mask=number < 0), pa.array(distinct, pa.string()))
 
 
 def _edges(edges: Edges) -> pa.Table:

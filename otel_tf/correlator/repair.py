@@ -63,28 +63,35 @@ def repair(time_ns: Int, layout: Layout) -> Int:
     Raises:
         CycleError: The edges contradict the program order or each other.
     """
+    needed = time_ns[layout.src] + layout.min_ns
+    late = np.flatnonzero(needed > time_ns[layout.dst])
     moved = time_ns.copy()
-    fade = _fading(time_ns, layout)
+    if not len(late):
+        return moved
     starts = np.flatnonzero(layout.segment)
-    lane = np.cumsum(layout.segment) - 1
+    bounds = np.r_[starts, len(moved)]
+    fades: dict[int, Int] = {}
+    edge_lane = np.searchsorted(starts, layout.src, side="right") - 1
+    by_lane = np.argsort(edge_lane, kind="stable")
+    first = np.searchsorted(edge_lane[by_lane], np.arange(len(starts) + 1))
     for round_number in range(1 << 30):
-        needed = moved[layout.src] + layout.min_ns
-        late = needed > moved[layout.dst]
-        if not late.any():
-            return moved
         if round_number and round_number % _PATIENCE == 0:
-            cycle = _cycle(moved, time_ns, fade, layout)
+            cycle = _cycle(moved, time_ns, _fading(time_ns, layout), layout)
             if cycle is not None:
                 raise CycleError(cycle)
         targets = layout.dst[late]
-        np.maximum.at(moved, targets, needed[late])
-        # Only timelines that changed need their shifts carried on.
-        for number in np.unique(lane[targets]):
-            begin = starts[number]
-            end = starts[number + 1] if number + 1 < len(starts) else len(moved)
-            part = slice(begin, end)
-            shift = moved[part] - time_ns[part]
-            moved[part] = time_ns[part] + np.maximum.accumulate(shift + fade[part]) - fade[part]
+        np.maximum.at(moved, targets, moved[layout.src[late]] + layout.min_ns[late])
+        # Only timelines that changed need their shifts carried on, and only edges from them looked at again.
+        changed = np.unique(np.searchsorted(starts, targets, side="right") - 1).tolist()
+        for number in changed:
+            part = slice(bounds[number], bounds[number + 1])
+            time = time_ns[part]
+            fade = fades.setdefault(number, (time - time[:1]) >> FADE_BITS)
+            moved[part] = time + np.maximum.accumulate(moved[part] - time + fade) - fade
+        edges = np.concatenate([by_lane[first[number] : first[number + 1]] for number in changed])
+        late = edges[moved[layout.src[edges]] + layout.min_ns[edges] > moved[layout.dst[edges]]]
+        if not len(late):
+            return moved
     raise AssertionError("unreachable")
 
 
@@ -99,7 +106,6 @@ def smooth(time_ns: Int, moved: Int, layout: Layout) -> Int:
         return moved
     limit = np.full(len(moved), np.iinfo(np.int64).max, dtype=np.int64)
     np.minimum.at(limit, layout.src, moved[layout.dst] - layout.min_ns)
-    fade = _fading(time_ns, layout)
     result = moved.copy()
     starts = np.r_[np.flatnonzero(layout.segment), len(moved)]
     for begin, end in itertools.pairwise(starts):
@@ -107,7 +113,8 @@ def smooth(time_ns: Int, moved: Int, layout: Layout) -> Int:
         shift = moved[part] - time_ns[part]
         if shift.max() < 1 << FADE_BITS:
             continue  # what would fade within a tick of its clock is no jump
-        wanted = np.maximum.accumulate((shift - fade[part])[::-1])[::-1] + fade[part]
+        fade = (time_ns[part] - time_ns[begin]) >> FADE_BITS
+        wanted = np.maximum.accumulate((shift - fade)[::-1])[::-1] + fade
         allowed = np.minimum.accumulate(limit[part][::-1])[::-1]
         result[part] = np.maximum(moved[part], np.minimum(time_ns[part] + wanted, allowed))
     return result
