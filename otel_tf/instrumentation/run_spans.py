@@ -18,7 +18,7 @@ from otel_tf.identity import Identity
 from otel_tf.instrumentation.around import Instant
 from otel_tf.instrumentation.errors import describe_error, status_only
 from otel_tf.instrumentation.steps import Steps
-from otel_tf.telemetry import AttributeValue, Layout, Pipeline, SpanError
+from otel_tf.telemetry import AttributeValue, Layout, Pipeline, Record, SpanError
 
 __all__ = ["RunSpan", "RunSpans"]
 
@@ -68,7 +68,6 @@ class RunSpans:
         self._pipeline = pipeline
         self._steps = steps
         self._around = steps.around
-        self._trace_id = ids.trace_id(identity.run_id, "run")
         self._worker = identity.task
         self._layouts: dict[str, Layout] = {}
 
@@ -120,16 +119,25 @@ class RunSpans:
             semconv.EPOCH: span.epoch,
         }
         layout = self._layout(span.name)
-        self._pipeline.record(
+        problem = None if error is None else self._problem(error)
+        record = Record(
             layout,
-            self._trace_id,
+            0,
             span.span_id,
             span.parent,
             start_ns,
             start_ns + end_mono_ns - mono_ns,
             tuple(given.get(field) for field in layout.fields),
-            error=None if error is None else self._problem(error),
+            problem,
+            (),
         )
+        self._pipeline.record_later(self._make, record)
+        if error is not None:
+            self._pipeline.hurry()
+
+    def _make(self, record: Record) -> list[Record]:
+        # Only now is the run's name sure to be its own: the workers may have had to agree on it.
+        return [record._replace(trace_id=ids.trace_id(self._pipeline.identity.run_id, "run"))]
 
     @contextlib.contextmanager
     def span(

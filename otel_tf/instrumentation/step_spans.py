@@ -55,12 +55,12 @@ class StepSpans:
     """Makes `step`, `train_step` under it, and `data_wait` under either."""
 
     def __init__(self, pipeline: Pipeline, identity: Identity) -> None:
+        self._pipeline = pipeline
         self._metrics = pipeline.metrics
         self._threshold_ns = pipeline.settings.data_wait_threshold_ms * 1_000_000
         self._writes_roots = identity.is_chief
-        self._trace_id = ids.trace_ids(identity.run_id, "step")
-        self._root_id = ids.span_ids(identity.run_id, "step")
-        self._own_id = ids.span_ids(identity.run_id)
+        self._run_id = ""
+        self._name(identity.run_id)
         self._worker = {semconv.WORKER: identity.task}
         common = (semconv.SEQ, semconv.MONOTONIC_NS, semconv.GLOBAL_STEP)
         self._root = pipeline.layout(semconv.SPAN_STEP, fields=(*common, semconv.STEP_STREAM))
@@ -88,11 +88,20 @@ class StepSpans:
         )
 
     def own_id(self, incarnation: str, local: int) -> int:
-        """Returns the span id of a `train_step` of this process."""
+        """Returns the span id of a `train_step` of this process; the run must have its name."""
         return self._own_id(incarnation, "step", local)
+
+    def _name(self, run_id: str) -> None:
+        if run_id != self._run_id:
+            self._run_id = run_id
+            self._trace_id = ids.trace_ids(run_id, "step")
+            self._root_id = ids.span_ids(run_id, "step")
+            self._own_id = ids.span_ids(run_id)
 
     def make(self, facts: StepFacts) -> list[Record]:
         """Returns the spans, the worker's part first."""
+        # Only now is it sure to be the run's own: the workers may have had to agree on it.
+        self._name(self._pipeline.identity.run_id)
         number, stream, error, waits = facts.number, facts.stream, facts.error, facts.waits
         named = (number,) if not stream else (number, "stream", stream)
         trace_id = self._trace_id(*named)
