@@ -24,6 +24,7 @@ __all__ = [
     "barrier_pairs",
     "barriers",
     "causal_edges",
+    "waited_for",
     "with_barriers",
 ]
 
@@ -102,6 +103,30 @@ def causal_edges(columns: Columns, local: Int, links: pa.Table, engine: Engine) 
         kind.append(np.full(len(order), LINK, dtype=np.int8))
     source = np.concatenate(src)
     return Edges(source, np.concatenate(dst), np.ones(len(source), np.int64), np.concatenate(kind))
+
+
+def waited_for(edges: Edges, local: Int) -> tuple[Edges, Int]:
+    """Returns the edges with those from children's ends to their parents' judged again by ``local``.
+
+    Also returns where every edge went, −1 for those that are gone.
+    """
+    nested = edges.kind == NESTED
+    ends = nested & (edges.dst & 1 == 1)
+    stay = np.flatnonzero(~ends)
+    family = np.flatnonzero(nested & ~ends)
+    parent, child = edges.src[family] + 1, edges.dst[family] + 1
+    waited = local[child] <= local[parent]
+    number = np.full(len(edges), -1, dtype=np.int64)
+    number[stay] = np.arange(len(stay))
+    kept = edges.take(stay)
+    parent, child = parent[waited], child[waited]
+    again = Edges(
+        np.concatenate([kept.src, child]),
+        np.concatenate([kept.dst, parent]),
+        np.concatenate([kept.min_ns, np.ones(len(child), np.int64)]),
+        np.concatenate([kept.kind, np.full(len(child), NESTED, np.int8)]),
+    )
+    return again, number
 
 
 def barriers(columns: Columns) -> Barriers:

@@ -11,6 +11,7 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from otel_tf.correlator import clocks
 from otel_tf.correlator.clockwork import Clockwork, crossings
@@ -67,6 +68,15 @@ class Cut:
     outliers: Int
     rows: dict[str, Int] | None
 
+    def renumbered(self, number: Int) -> Cut:
+        """Returns the same for edges that went to other places, ``number`` by old index."""
+
+        def moved(edge: Int) -> Int:
+            return np.where(edge >= 0, number[np.maximum(edge, 0)], edge)
+
+        crossing = dataclasses.replace(self.crossing, edge=moved(self.crossing.edge))
+        return dataclasses.replace(self, crossing=crossing, outliers=moved(self.outliers))
+
 
 def split(
     columns: Columns,
@@ -87,20 +97,35 @@ def split(
         reference: Domain that is kept: a step against it is the other's.
         engine: Runs the statements.
     """
+    settled: dict[tuple[int, int], list[_Found]] = {}
     for _ in range(_MOST_ROUNDS):
         crossing = crossings(work, edges, met)
         if not len(crossing.edge):
             break
         flat = _flattened(crossing, work, reference, engine)
-        found = _find(flat, reference)
+        found = _find(flat, reference, settled)
         stepped = [item for item in found if item.finding.step is not None]
         cut = work
-        for epoch, seen in _blame(stepped, flat).items():
+        guilty = _blame(stepped, flat)
+        for epoch, seen in guilty.items():
             cut = _cut(columns, cut, flat, epoch, seen)
         if len(cut.domain) == len(work.domain):
             return Cut(work, crossing, _outliers(found, crossing), flat.rows)
+        # Pairs of clocks that did not step need no second walk; but barriers' pairs are chosen by durations,
+        # and those have changed.
+        settled = {} if met.count else _settled(found, set(guilty))
         work = cut
     return Cut(work, crossings(work, edges, met), np.zeros(0, np.int64), None)
+
+
+def _settled(found: list[_Found], guilty: set[int]) -> dict[tuple[int, int], list[_Found]]:
+    """Returns what was found in pairs without a step and without a clock that is being cut."""
+    settled: dict[tuple[int, int], list[_Found]] = {}
+    stepped = {item.pair for item in found if item.finding.step is not None}
+    for item in found:
+        if item.pair not in stepped and not guilty & set(item.pair):
+            settled.setdefault(item.pair, []).append(item)
+    return settled
 
 
 def _outliers(found: list[_Found], crossing: clocks.Crossings) -> Int:
@@ -138,8 +163,8 @@ def _flattened(crossing: clocks.Crossings, work: Clockwork, reference: int, engi
     return _Flat(**columns, doubt=rough.doubt, reading_ns=reading, rows=rows)
 
 
-def _find(crossing: _Flat, reference: int) -> list[_Found]:
-    """Walks along the edges of every pair of epochs, once for each suspect of the two."""
+def _find(crossing: _Flat, reference: int, settled: dict[tuple[int, int], list[_Found]]) -> list[_Found]:
+    """Walks along the edges of every pair of epochs that is not settled, once for each suspect of the two."""
     low = np.minimum(crossing.src_epoch, crossing.dst_epoch)
     high = np.maximum(crossing.src_epoch, crossing.dst_epoch)
     upward = crossing.src_epoch == low
@@ -149,21 +174,33 @@ def _find(crossing: _Flat, reference: int) -> list[_Found]:
     at_low = np.where(upward, crossing.src_ns, crossing.dst_ns)
     at_high = np.where(upward, crossing.dst_ns, crossing.src_ns)
     pair = low * len(crossing.doubt) + high
-    by_pair = np.argsort(pair, kind="stable")
+    # Two bytes are sorted by counting, eight by comparing.
+    by_pair = np.argsort(pair.astype(np.int16) if pair.max() < 1 << 15 else pair, kind="stable")
     bounds = np.flatnonzero(np.diff(pair[by_pair])) + 1
     found = []
     for rows in np.split(by_pair, bounds):
         a, b = int(low[rows[0]]), int(high[rows[0]])
+        if (a, b) in settled:
+            found += settled[a, b]
+            continue
         drift = clocks.HARD_DRIFT * (1 if reference in (a, b) else 2)
         drift += int(crossing.doubt[a] + crossing.doubt[b])
         for suspect, at in ((a, at_high), (b, at_low)):
             if suspect == reference:
                 continue
             # A clock that steps backwards makes its own readings a wrong order: the partner's are used.
-            order = rows[np.lexsort((crossing.edge[rows], at[rows]))]
+            order = rows[_by_time(at[rows], upward[rows], value[rows])]
             finding = first_step(Bounds(upward[order], value[order], at[order], drift))
             found.append(_Found((a, b), suspect, order, finding, drift))
     return found
+
+
+def _by_time(at: Int, upper: npt.NDArray[np.bool_], value: Int) -> Int:
+    """Returns the order by time; equal times by what else they say, never by the order of the rows."""
+    order = np.argsort(at, kind="stable")
+    if (np.diff(at[order]) == 0).any():
+        order = np.lexsort((value, upper, at))
+    return order
 
 
 def _interval(found: _Found, crossing: _Flat) -> tuple[int, int]:

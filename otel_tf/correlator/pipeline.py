@@ -12,10 +12,10 @@ import pyarrow as pa
 from otel_tf.correlator.adjust import Adjusted, Quarantine, adjust, busiest_domain, last_entrants
 from otel_tf.correlator.answers import Answers, answer
 from otel_tf.correlator.clock_tables import clock_report, clock_table
-from otel_tf.correlator.clockwork import crossings, whole_clocks
+from otel_tf.correlator.clockwork import whole_clocks
 from otel_tf.correlator.columns import Columns, Int, codes, from_spans, integers
-from otel_tf.correlator.edges import KINDS, Barriers, Edges, barriers, causal_edges
-from otel_tf.correlator.epochs import Cut, split
+from otel_tf.correlator.edges import KINDS, Barriers, Edges, barriers, causal_edges, waited_for
+from otel_tf.correlator.epochs import split
 from otel_tf.correlator.local_time import local_times
 from otel_tf.correlator.order import linear_order
 from otel_tf.correlator.program import program_order
@@ -80,9 +80,8 @@ def correlate_tables(
     cut = split(columns, whole_clocks(columns, local, steps), found, met, reference=keep, engine=runner)
     if len(cut.work.domain) > len(columns.domains):
         # Which children were waited for is told by readings, and those of stepped clocks were wrong.
-        known, found = found, causal_edges(columns, cut.work.local_ns, ingested.links, runner)
-        outliers = _renumbered(cut.outliers, known, found)
-        cut = Cut(cut.work, crossings(cut.work, found, met), outliers, None)
+        found, number = waited_for(found, cut.work.local_ns)
+        cut = cut.renumbered(number)
     program = program_order(columns, cut.work.local_ns, found)
     adjusted = adjust(columns, cut, found, met, program, reference=keep, engine=runner)
     rank = linear_order(adjusted.by_position, program)
@@ -109,15 +108,6 @@ def correlate_tables(
             **answers.report,
         },
     )
-
-
-def _renumbered(outliers: Int, known: Edges, found: Edges) -> Int:
-    """Returns outliers of ``known`` as indices of ``found``; those of barriers (< 0) keep their numbers."""
-    plain = outliers[outliers >= 0]
-    width = 1 + int(max(known.dst.max(initial=0), found.dst.max(initial=0)))
-    names = known.src[plain] * width + known.dst[plain]
-    again = np.flatnonzero(np.isin(found.src * width + found.dst, names))
-    return np.concatenate([outliers[outliers < 0], again])
 
 
 def _engine(name: str) -> Engine:
