@@ -55,13 +55,20 @@ class Settings:
         "Under ParameterServerStrategy, stamp each step inside the graph with its worker's own clock.",
         bool,
     )
+    collective_stamps: bool = _setting(
+        "OTEL_TF_COLLECTIVE_STAMPS",
+        True,
+        "Under MultiWorkerMirroredStrategy, stamp each collective inside the graph, before and after.",
+        bool,
+    )
     drain_interval_ms: int = _setting(
         "OTEL_TF_DRAIN_INTERVAL", 2000, "How often a worker's stamps are fetched, in ms.", int
     )
     clock_probe_interval_ms: int = _setting(
         "OTEL_TF_CLOCK_PROBE_INTERVAL",
         5000,
-        "How often each worker measures each parameter server's clock, in ms; 0 turns it off.",
+        "How often clocks are compared, each worker's with each parameter server's or the chief's, in ms; "
+        "0 turns it off.",
         int,
     )
     data_wait_threshold_ms: int = _setting(

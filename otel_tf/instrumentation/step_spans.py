@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from otel_tf import ids, semconv
@@ -59,6 +60,7 @@ class StepSpans:
         self._metrics = pipeline.metrics
         self._threshold_ns = pipeline.settings.data_wait_threshold_ms * 1_000_000
         self._writes_roots = identity.is_chief
+        self._followers: list[Callable[[StepFacts, int, int], object]] = []
         self._run_id = ""
         self._name(identity.run_id)
         self._worker = {semconv.WORKER: identity.task}
@@ -91,6 +93,19 @@ class StepSpans:
         """Returns the span id of a `train_step` of this process; the run must have its name."""
         return self._own_id(incarnation, "step", local)
 
+    def follow(self, follower: Callable[[StepFacts, int, int], object]) -> Callable[[], None]:
+        """Calls ``follower`` with each step, its trace id and its `train_step`'s span id, as it is made.
+
+        Returns:
+            The undo.
+        """
+        self._followers = [*self._followers, follower]
+
+        def undo() -> None:
+            self._followers = [other for other in self._followers if other is not follower]
+
+        return undo
+
     def _name(self, run_id: str) -> None:
         if run_id != self._run_id:
             self._run_id = run_id
@@ -108,6 +123,8 @@ class StepSpans:
         # Only the try that counts has the root's own id.
         root_id = self._root_id(*named, "root") if error is None else ids.random_span_id()
         own_id = self.own_id(facts.incarnation, facts.local)
+        for follower in self._followers:
+            follower(facts, trace_id, own_id)
         seq, mono_ns, start_ns = facts.begun
         end_ns = start_ns + facts.end_mono_ns - mono_ns
         self._metrics.step_duration.record((facts.end_mono_ns - mono_ns) / 1e9, self._worker)
