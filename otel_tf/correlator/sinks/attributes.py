@@ -33,12 +33,12 @@ _COLUMNS = {
 }
 
 
-def attributes_of(spans: pa.Table, warnings: list[list[str]]) -> tuple[Flat, pa.StringArray]:
+def attributes_of(spans: pa.Table, warnings: dict[int, list[str]]) -> tuple[Flat, pa.StringArray]:
     """Returns the attributes and the status messages (empty for none) of spans.
 
     Args:
         spans: Rows of a `Logical`'s ``spans``, few enough that columns of their attributes stay small.
-        warnings: Of each of them, texts that Jaeger is to show as warnings.
+        warnings: By row of ``spans``, texts that Jaeger is to show as warnings.
     """
     total = spans.num_rows
     original, messages = _original(spans)
@@ -46,7 +46,7 @@ def attributes_of(spans: pa.Table, warnings: list[list[str]]) -> tuple[Flat, pa.
     nothing = pa.scalar(None, pa.string())
     trace = ids.to_hex(spans["trace_hi"].to_numpy(), spans["trace_lo"].to_numpy())
     span = ids.to_hex(spans["span_id"].to_numpy())
-    warned = [row for row, texts in enumerate(warnings) if texts]
+    warned = sorted(warnings)
     parts = [
         original,
         *(_of_column(spans[name], key) for name, key in _COLUMNS.items()),

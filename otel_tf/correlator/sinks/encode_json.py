@@ -55,8 +55,7 @@ def _lines(logical: Logical, rows: Any) -> pa.Array:
 
 def _spans(logical: Logical, rows: Any) -> pa.Array:
     spans = logical.spans.slice(rows.min(), len(rows)).take(rows - rows.min()).combine_chunks()
-    warnings = [logical.warnings.get(row, []) for row in rows.tolist()]
-    attributes, messages = attributes_of(spans, warnings)
+    attributes, messages = attributes_of(spans, logical.warnings_of(rows))
     code, kind = (spans[name].combine_chunks() for name in ("status", "kind"))
     traces = pa.array([f"{trace:032x}" for trace in logical.traces])
     parent = logical.parent_id[rows]

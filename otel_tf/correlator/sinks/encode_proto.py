@@ -61,8 +61,7 @@ def _resource_spans(logical: Logical, rows: Any, traces: pa.Array) -> pa.Array:
 
 def _spans(logical: Logical, rows: Any, traces: pa.Array) -> pa.StructArray:
     spans = logical.spans.slice(rows.min(), len(rows)).take(rows - rows.min()).combine_chunks()
-    warnings = [logical.warnings.get(row, []) for row in rows.tolist()]
-    attributes, messages = attributes_of(spans, warnings)
+    attributes, messages = attributes_of(spans, logical.warnings_of(rows))
     return _struct(
         traceId=traces.take(pa.array(logical.trace[rows])),
         spanId=_id_bytes(logical.span_id[rows]),

@@ -58,7 +58,7 @@ def flat_of(count: int, owner: Int | list[int], key: str | list[str], values: An
         values: Values of any kind, or an Arrow column of texts, integers or doubles without nulls.
     """
     length = len(values)
-    keys = pa.array([key] * length if isinstance(key, str) else key, pa.string())
+    keys = pa.repeat(key, length) if isinstance(key, str) else pa.array(key, pa.string())
     nested: dict[int, Any] = {}
     if isinstance(values, (pa.Array, pa.ChunkedArray)):
         column = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values

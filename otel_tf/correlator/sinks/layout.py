@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 __all__ = [
     "CONSUMER",
@@ -72,12 +73,12 @@ def rows_of(spans: pa.Table, high: Int, low: Int, span: Int) -> Int:
     own = [spans[name].to_numpy() for name in ("trace_hi", "trace_lo", "span_id")]
     if not len(own[0]) or not len(span):
         return np.full(len(span), -1, np.int64)
-    keys = _mixed(*own)
-    order = np.argsort(keys, kind="stable")
-    at = np.searchsorted(keys, _mixed(high, low, span), sorter=order)
-    row = order[np.minimum(at, len(order) - 1)]
-    same = (own[0][row] == high) & (own[1][row] == low) & (own[2][row] == span) & (span != 0)
-    return np.where(same, row, -1)
+    # A hash table: in random order, binary searches cost five times as much.
+    found = pc.index_in(pa.array(_mixed(high, low, span)), value_set=pa.array(_mixed(*own)))
+    row = found.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    there = found.is_valid().to_numpy(zero_copy_only=False) & (span != 0)
+    same = (own[0][row] == high) & (own[1][row] == low) & (own[2][row] == span)
+    return np.where(there & same, row, -1)
 
 
 def parent_rows(spans: pa.Table) -> Int:

@@ -30,6 +30,9 @@ MOST_SPANS = 2000
 #: Up to that many workers, each is a service of its own, so that Jaeger's colour means the worker.
 _MOST_WORKER_SERVICES = 20
 
+#: What it takes to know each span's trace and parent.
+_FOR_PLACES = ["trace_hi", "trace_lo", "span_id", "parent_id", "name", "global_step"]
+
 _WORD = 2**64 - 1
 _LATEST_NS = 2**62
 
@@ -65,6 +68,14 @@ class Logical:
     links: dict[int, list[tuple[int, int]]]
     warnings: dict[int, list[str]]
 
+    def warnings_of(self, rows: Int) -> dict[int, list[str]]:
+        """Returns the warnings of some rows, by their places among these."""
+        # Mostly there are none, and looking for them costs as much as writing a number of each span.
+        if not self.warnings:
+            return {}
+        found = {place: self.warnings.get(row) for place, row in enumerate(rows.tolist())}
+        return {place: texts for place, texts in found.items() if texts}
+
 
 @dataclasses.dataclass(frozen=True)
 class _Groups:
@@ -83,7 +94,8 @@ def logical(result: Result) -> Logical:
     # Probes serve the clocks. Every few seconds a trace of theirs would bury the steps in Jaeger's search.
     code, names = layout.codes(result.correlated["name"])
     by_order = by_order[code[by_order] != layout.code_of(names, semconv.SPAN_CLOCK_PROBE)]
-    spans = result.correlated.take(by_order)
+    # Rows of all columns are moved once, at the end, when their places are known.
+    spans = result.correlated.select(_FOR_PLACES).take(by_order)
     count = spans.num_rows
     parent = layout.parent_rows(spans)
     groups = _group(spans, parent, run)
@@ -97,13 +109,13 @@ def logical(result: Result) -> Logical:
     group = np.concatenate([groups.of, added])
     root_ids = [ids.span_id(run, "logical", groups.traces[number], "root") for number in added.tolist()]
     span_id = np.concatenate([spans["span_id"].to_numpy(), np.array(root_ids, np.uint64).astype(np.int64)])
-    spans = pa.concat_tables([spans, _root_spans(spans, groups, added)]).unify_dictionaries()
     # Now to their places: by trace, the root that was added first, then in causal order.
     order = np.lexsort([np.concatenate([np.arange(count), np.full(len(added), -1)]), group])
     place = np.empty_like(order)
     place[order] = np.arange(len(order))
     parent = np.where(parent[order] >= 0, place[parent[order]], -1)
-    spans, group = spans.take(order).combine_chunks(), group[order]
+    row = np.concatenate([by_order, result.correlated.num_rows + np.arange(len(added))])[order]
+    spans, group = _with_roots(result.correlated, groups, added).take(row).combine_chunks(), group[order]
     span_id = layout.unique_ids(group, span_id[order])
     place_of_row = np.full(result.correlated.num_rows, -1)
     place_of_row[by_order] = place[:count]
@@ -176,8 +188,10 @@ def _root_rows(spans: pa.Table, parent: Int, groups: _Groups) -> tuple[Int, Int]
     return root_row, added
 
 
-def _root_spans(spans: pa.Table, groups: _Groups, added: Int) -> pa.Table:
-    """Returns rows for the roots to add: no ids, and times that give way to those of the children."""
+def _with_roots(spans: pa.Table, groups: _Groups, added: Int) -> pa.Table:
+    """Returns ``spans`` and below them the roots to add: no ids, times that give way to the children's."""
+    if not len(added):
+        return spans
     code, names = layout.codes(spans["service"])
     service = names[int(np.bincount(code, minlength=1).argmax())]
     blank = {
@@ -189,7 +203,8 @@ def _root_spans(spans: pa.Table, groups: _Groups, added: Int) -> pa.Table:
     rows = [{**blank, "name": name, "global_step": step} for name, step in roots]
     # What a span must have, such as an order, a root that nobody recorded may lack.
     schema = pa.schema([field.with_nullable(True) for field in spans.schema])
-    return pa.Table.from_pylist(rows, schema=schema).cast(spans.schema)
+    root_rows = pa.Table.from_pylist(rows, schema=schema).cast(spans.schema)
+    return pa.concat_tables([spans, root_rows]).unify_dictionaries().combine_chunks()
 
 
 def _times(spans: pa.Table, group: Int, parent: Int) -> tuple[Int, Int]:
