@@ -118,7 +118,8 @@ def simulate(scenario: Scenario) -> Simulated:
     """Returns the simulated run; the same scenario gives the same run."""
     rng = np.random.default_rng(scenario.seed)
     plan = topologies.plan(scenario, rng)
-    start, end = plan.start_ns + EPOCH_NS, plan.end_ns + EPOCH_NS
+    zero = EPOCH_NS - int(plan.start_ns.min())
+    start, end = plan.start_ns + zero, plan.end_ns + zero
     process, domain = plan.process.astype(np.int64), plan.domain.astype(np.int64)
     generation = _generation(scenario, plan, start)
     lane = process * (scenario.restarts + 1) + generation
