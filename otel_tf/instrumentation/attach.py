@@ -14,6 +14,9 @@ from otel_tf.identity import Identity, identify
 from otel_tf.instrumentation.checkpoint import CheckpointSeam
 from otel_tf.instrumentation.data_wait import DataWaitSeam
 from otel_tf.instrumentation.function_call import FunctionCallSeam
+from otel_tf.instrumentation.multi_worker.collectives import CollectiveSeam
+from otel_tf.instrumentation.multi_worker.run_name import awaits_name
+from otel_tf.instrumentation.multi_worker.workers import WorkersSeam
 from otel_tf.instrumentation.parameter_server.coordinator import CoordinatorSeam
 from otel_tf.instrumentation.run_spans import RunSpans
 from otel_tf.instrumentation.seams import Seam, Seams
@@ -126,7 +129,9 @@ def instrument(strategy: Any = None, *, tracer_provider: Any = None, **settings:
             return _attached["handle"]
         in_force = config.resolve(**settings)
         identity = identify(in_force, strategy=None if strategy is None else type(strategy).__name__)
-        pipeline = start(in_force, identity, tracer_provider=tracer_provider)
+        pipeline = start(
+            in_force, identity, tracer_provider=tracer_provider, provisional=awaits_name(identity)
+        )
         seams = Seams()
         attached = _seams(pipeline, in_force, identity) if pipeline.enabled else []
         try:
@@ -151,6 +156,8 @@ def _seams(pipeline: Pipeline, settings: config.Settings, identity: Identity) ->
         DataWaitSeam(pipeline, steps),
         checkpoints,
         CoordinatorSeam(pipeline, settings, identity, steps.around),
+        CollectiveSeam(pipeline, settings, identity, steps.spans),
+        WorkersSeam(pipeline, settings, identity),
     ]
 
 

@@ -1,0 +1,138 @@
+"""`collective` spans from stamps: each goes to the step in whose time it lies."""
+
+from __future__ import annotations
+
+import bisect
+from collections import deque
+from operator import attrgetter
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from otel_tf import ids, semconv
+from otel_tf.instrumentation.step_spans import StepFacts
+from otel_tf.telemetry import Pipeline, Record
+
+__all__ = ["CollectiveSpans", "Fetched"]
+
+#: Steps that are remembered for collectives still to be fetched.
+_MAX_STEPS = 65_536
+#: Collectives that may wait for the end of their step.
+_MAX_WAITING = 65_536
+#: A stamp is float64 seconds, in steps of 0.24 µs, and not read by the code that reads a step's times.
+_TOLERANCE_NS = 5_000
+
+
+class Fetched(NamedTuple):
+    """What a fetch found.
+
+    Attributes:
+        before_ns: Wall clock before it, ns: the stamps of all steps that had ended by then were there.
+        entries: float64 [n, 5], of `ring.push`.
+    """
+
+    before_ns: int
+    entries: npt.NDArray[np.float64]
+
+
+class _Step(NamedTuple):
+    """The run of a training function, by this process's wall clock."""
+
+    start_ns: int
+    end_ns: int
+    mono_ns: int
+    number: int
+    trace_id: int
+    span_id: int
+
+
+class _Collective(NamedTuple):
+    start_ns: int
+    end_ns: int
+    group_key: int
+    instance_key: int
+
+
+class CollectiveSpans:
+    """Pairs the stamps of collectives with steps; runs on the flusher's thread only.
+
+    A collective outside of training, such as an evaluation's, lies in no step and gets no span.
+    """
+
+    def __init__(self, pipeline: Pipeline, worker: str) -> None:
+        self._steps: deque[_Step] = deque(maxlen=_MAX_STEPS)
+        self._waiting: list[_Collective] = []
+        #: When the last collective ended, by group key and device.
+        self._left: dict[tuple[int, int], int] = {}
+        self._layout = pipeline.layout(
+            semconv.SPAN_COLLECTIVE,
+            fields=(
+                semconv.MONOTONIC_NS,
+                semconv.GLOBAL_STEP,
+                semconv.COLLECTIVE_GROUP_KEY,
+                semconv.COLLECTIVE_INSTANCE_KEY,
+            ),
+            constants={semconv.WORKER: worker},
+        )
+
+    def step_ended(self, facts: StepFacts, trace_id: int, span_id: int) -> None:
+        """Takes a step whose spans were made."""
+        _, mono_ns, start_ns = facts.begun
+        end_ns = start_ns + facts.end_mono_ns - mono_ns
+        self._steps.append(_Step(start_ns, end_ns, mono_ns, facts.number, trace_id, span_id))
+
+    def make(self, fetched: Fetched) -> list[Record]:
+        """Returns the spans of all collectives whose step has ended."""
+        steps = sorted(self._steps, key=attrgetter("end_ns"))
+        ends = [step.end_ns for step in steps]
+        waiting, self._waiting = self._waiting + self._read(fetched.entries), []
+        records = []
+        for collective in waiting:
+            position = bisect.bisect_left(ends, collective.end_ns - _TOLERANCE_NS)
+            if position == len(ends):
+                self._waiting.append(collective)  # its step goes on
+            elif steps[position].start_ns <= collective.start_ns + _TOLERANCE_NS:
+                records.append(self._record(collective, steps[position]))
+        del self._waiting[:-_MAX_WAITING]
+        while self._steps and self._steps[0].end_ns < fetched.before_ns:
+            self._steps.popleft()
+        return records
+
+    def _read(self, entries: npt.NDArray[np.float64]) -> list[_Collective]:
+        """Returns entries in the order in which they ended.
+
+        The collectives of one device follow each other: where the input of one was ready before the last
+        had ended, it began when that ended.
+        """
+        order = np.argsort(entries[:, 1], kind="stable")
+        times = np.rint(entries[order, :2] * 1e9).astype(np.int64).tolist()
+        keys = entries[order, 2:].astype(np.int64).tolist()
+        read = []
+        for (start_ns, end_ns), (group_key, instance_key, device) in zip(times, keys, strict=True):
+            left_ns = self._left.get((group_key, device), 0)
+            began_ns = left_ns if start_ns < left_ns <= end_ns else start_ns
+            self._left[group_key, device] = end_ns
+            read.append(_Collective(began_ns, end_ns, group_key, instance_key))
+        return read
+
+    def _record(self, collective: _Collective, step: _Step) -> Record:
+        start_ns = max(collective.start_ns, step.start_ns)
+        end_ns = min(max(collective.end_ns, start_ns), step.end_ns)
+        values = (
+            step.mono_ns + start_ns - step.start_ns,
+            step.number,
+            collective.group_key,
+            collective.instance_key,
+        )
+        return Record(
+            self._layout,
+            step.trace_id,
+            ids.random_span_id(),
+            step.span_id,
+            start_ns,
+            end_ns,
+            values,
+            None,
+            (),
+        )

@@ -1,0 +1,142 @@
+"""The seam in `CollectiveReplicaLauncher`: every collective of a step, stamped inside the graph.
+
+The launcher builds the collectives of all strategies and optimizers, while a graph is traced. Ops added
+there take the time before and after on the worker's own clock; the collective itself, its inputs and its
+outputs stay as they are.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.distribute import cross_device_utils
+from tensorflow.python.framework import ops
+from tensorflow.python.ops import control_flow_util
+
+from otel_tf._guard import Guard
+from otel_tf.config import Settings
+from otel_tf.identity import Identity
+from otel_tf.instrumentation.multi_worker import ring
+from otel_tf.instrumentation.multi_worker.collective_spans import CollectiveSpans, Fetched
+from otel_tf.instrumentation.seams import Seam, Seams
+from otel_tf.instrumentation.step_spans import StepSpans
+from otel_tf.telemetry import Pipeline
+
+__all__ = ["CollectiveSeam"]
+
+Call = Callable[..., Any]
+
+_logger = logging.getLogger("otel_tf")
+_STAMPING = Guard("stamping a collective")
+
+#: Op types whose inputs we know: (tensor, group size, group key, instance key, ordering token).
+_KNOWN_OPS = ("CollectiveReduceV2", "CollectiveGatherV2")
+
+
+class CollectiveSeam(Seam):
+    """Stamps collectives and writes their spans."""
+
+    def __init__(self, pipeline: Pipeline, settings: Settings, identity: Identity, steps: StepSpans) -> None:
+        self._pipeline = pipeline
+        self._settings = settings
+        self._steps = steps
+        self._spans = CollectiveSpans(pipeline, identity.task)
+        self._said_xla = False
+        self._forget: list[Callable[[], None]] = []
+        self._draining = False
+
+    def attach(self, seams: Seams) -> None:
+        """Wraps the launcher's collectives.
+
+        Raises:
+            DidNotInstrument: This TensorFlow's launcher is not one we know.
+        """
+        if not self._settings.collective_stamps:
+            return
+        launcher = cross_device_utils.CollectiveReplicaLauncher
+        # `batch_all_reduce` and `all_gather` come through these two.
+        seams.wrap(launcher, "all_reduce", self._stamped)
+        seams.wrap(launcher, "_all_gather", self._stamped)
+
+    def detach(self) -> None:
+        """Stops fetching; graphs that are traced already go on stamping into a ring that stays bounded."""
+        self._stop()
+
+    def settle(self) -> None:
+        """Fetches what the ring holds."""
+        if self._draining:
+            self._fetch()
+
+    # -- tracing -----------------------------------------------------------------------------------------
+
+    def _stamped(self, wrapped: Call, launcher: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        start = None
+        with _STAMPING:
+            if self._can_stamp(launcher):
+                start = self._before(*args, **kwargs)
+        result = wrapped(*args, **kwargs)
+        if start is not None:
+            with _STAMPING:
+                self._after(launcher, start, result)
+        return result
+
+    def _can_stamp(self, launcher: Any) -> bool:
+        graph = ops.get_default_graph()
+        if launcher._group_size < 2 or tf.executing_eagerly() or not tf.inside_function():
+            return False
+        if control_flow_util.GraphOrParentsInXlaContext(graph):
+            if not self._said_xla:
+                self._said_xla = True
+                _logger.warning(
+                    "collectives under jit_compile have no spans: XLA takes no stamps; steps are recorded"
+                )
+            return False
+        return True
+
+    @staticmethod
+    def _before(
+        input_tensor: Any,
+        control_input: Any = None,
+        options: Any = None,
+    ) -> tf.Tensor:
+        after = [x for x in (input_tensor, control_input) if tf.is_tensor(x) or isinstance(x, tf.Operation)]
+        with tf.name_scope("otel_tf"):
+            return ring.stamp(after)
+
+    def _after(self, launcher: Any, start: tf.Tensor, result: Any) -> None:
+        collective = result.op
+        if collective.type not in _KNOWN_OPS:
+            return
+        _, _, group_key, instance_key = collective.inputs[:4]
+        with tf.name_scope("otel_tf"):
+            device = tf.DeviceSpec.from_string(launcher._device).device_index or 0
+            ring.push(start, ring.stamp([result]), group_key, instance_key, device)
+        self._start()
+
+    # -- fetching ------------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        """Starts fetching with the first collective: before, TensorFlow may not be set up."""
+        if self._draining:
+            return
+        self._draining = True
+        interval_s = max(self._settings.flush_interval_ms, 10) / 1000
+        self._forget = [
+            self._steps.follow(self._spans.step_ended),
+            self._pipeline.every(interval_s, self._fetch),
+            # A thread that comes back from TensorFlow while Python goes down would abort the process.
+            self._pipeline.before_exit(lambda _: self._stop()),
+        ]
+
+    def _stop(self) -> None:
+        for forget in self._forget:
+            forget()
+        self._forget = []
+
+    def _fetch(self) -> None:
+        before_ns = time.time_ns()
+        self._pipeline.record_later(self._spans.make, Fetched(before_ns, ring.fetch()))
