@@ -7,6 +7,7 @@ import dataclasses
 import http.client
 import json
 import os
+import random
 import re
 import signal
 import socket
@@ -45,11 +46,22 @@ def until(question: Callable[[], Answer], what: str = "it", timeout_s: float = D
 
 
 def free_ports(count: int) -> list[int]:
+    """Returns ports that nobody listens on, and that no connection of anybody is given by the kernel.
+
+    Of the kernel's own choice (port 0) some are taken again before a server that starts late gets to them.
+    """
+    ephemeral = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    candidates = random.SystemRandom().sample(range(10_000, max(ephemeral, 20_000)), 1000)
     with contextlib.ExitStack() as held:
-        listeners = [held.enter_context(socket.socket()) for _ in range(count)]
-        for listener in listeners:
-            listener.bind((HOST, 0))
-        return [int(listener.getsockname()[1]) for listener in listeners]
+        found: list[int] = []
+        for port in candidates:
+            listener = held.enter_context(socket.socket())
+            with contextlib.suppress(OSError):
+                listener.bind((HOST, port))
+                found.append(port)
+            if len(found) == count:
+                return found
+    raise AssertionError("no free ports")
 
 
 def clean_environment() -> dict[str, str]:

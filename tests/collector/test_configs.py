@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from otel_tf import semconv
-from tests.collector.support import CONFIGS, VARIABLE, clean_environment, get
+from otel_tf import config, semconv
+from tests.collector.support import CONFIGS, ROOT, VARIABLE, clean_environment, get
 
 OURS = ["agent", "gateway", "load-balancing", "span-metrics", "tail-sampling"]
 OVERLAYS = ["span-metrics", "tail-sampling"]
@@ -53,11 +53,22 @@ def test_every_variable_is_described_on_top_with_its_default(name):
     for variable, default in VARIABLE.findall(body):
         defaults.setdefault(variable, set()).add(default)
     assert described
-    assert {variable: {default} for variable, default in described.items()} == defaults
+    assert {name: {"" if default == "none" else default} for name, default in described.items()} == defaults
+
+
+def test_the_documentation_names_only_variables_and_files_that_there_are():
+    known = {field.metadata["env"] for field in config.rows()}
+    known |= {name for each in (*OURS, "jaeger") for name, _ in VARIABLE.findall(text_of(each))}
+    text = (ROOT / "docs" / "deployment.md").read_text()
+    named = set(re.findall(r"\bOTEL_TF_\w+", text))
+    assert named
+    assert named <= known
+    for name in re.findall(r"[\w-]+\.yaml", text):
+        assert (CONFIGS / name).exists(), name
 
 
 def test_the_defaults_fit_together():
-    defaults = {name: value for config in OURS for name, value in VARIABLE.findall(text_of(config))}
+    defaults = {name: value for each in OURS for name, value in VARIABLE.findall(text_of(each))}
     assert defaults["OTEL_TF_AGENT_GATEWAY"] == f"http://127.0.0.1:{defaults['OTEL_TF_GATEWAY_HTTP_PORT']}"
     assert defaults["OTEL_TF_BALANCER_GATEWAY_PORT"] == defaults["OTEL_TF_GATEWAY_GRPC_PORT"]
     assert defaults["OTEL_TF_BALANCER_GATEWAY_HTTP_PORT"] == defaults["OTEL_TF_GATEWAY_HTTP_PORT"]
@@ -74,8 +85,8 @@ def test_every_attribute_they_look_at_is_one_of_ours():
     known = {value for value in vars(semconv).values() if isinstance(value, str)}
     read = {
         name.rstrip(".")
-        for config in OURS
-        for line in text_of(config).splitlines()
+        for each in OURS
+        for line in text_of(each).splitlines()
         if not line.lstrip().startswith("#")
         for name in re.findall(r"\btensorflow\.[\w.]+", line)
     }
@@ -110,19 +121,19 @@ def test_it_listens_on_this_machine_only_and_warns_of_nothing(collector, names):
 def test_the_one_that_is_not_run_here_says_so_and_is_whole():
     text = text_of(NOT_RUN)
     assert "NOT RUN BY THIS PROJECT'S TESTS" in text
-    config = yaml.safe_load(text)
-    parts = {kind: set(config[kind]) for kind in ("receivers", "processors", "exporters")}
-    for pipeline in config["service"]["pipelines"].values():
+    document = yaml.safe_load(text)
+    parts = {kind: set(document[kind]) for kind in ("receivers", "processors", "exporters")}
+    for pipeline in document["service"]["pipelines"].values():
         for kind, there in parts.items():
             assert set(pipeline[kind]) <= there
     # The same steps at one gateway: that is what it is for.
-    assert config["exporters"]["load_balancing"]["routing_key"] == "traceID"
+    assert document["exporters"]["load_balancing"]["routing_key"] == "traceID"
 
 
 def test_they_name_no_component_that_has_another_name_by_now(collector_binary):
     said = subprocess.check_output([collector_binary, "components"], text=True)
     names = set(re.findall(r"name: (\w+)", said)) | {"load_balancing"}
-    for config in OURS:
-        document = yaml.safe_load(text_of(config))
+    for each in OURS:
+        document = yaml.safe_load(text_of(each))
         for kind in ("receivers", "processors", "exporters", "connectors", "extensions"):
-            assert {key.partition("/")[0] for key in document.get(kind, {})} <= names, config
+            assert {key.partition("/")[0] for key in document.get(kind, {})} <= names, each

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from otel_tf.cli.main import main
 from otel_tf.correlator import correlate
 from otel_tf.correlator.sinks import write
 from otel_tf.errors import UserError
@@ -73,6 +74,16 @@ def test_a_run_is_in_the_files_as_the_correlator_reads_it_and_in_jaeger(chain, s
     until(lambda: set(spans_in_jaeger(jaeger, trace)) == wanted, "the trace in Jaeger")
 
 
+def test_compressed_files_are_read_as_well(collector, simulated):
+    gateway = collector("gateway", FILE_COMPRESSION="zstd")
+    for path in sorted(simulated.glob("*.jsonl")):
+        send(gateway.http, path.read_bytes())
+    run_dir = gateway.runs / "simulated-3"
+    (file,) = run_dir.iterdir()
+    assert file.stat().st_size * 3 < sum(path.stat().st_size for path in simulated.glob("*.jsonl"))
+    assert correlate(str(run_dir)).spans.equals(correlate(str(simulated)).spans)
+
+
 def test_logs_and_spans_of_no_run_have_their_files_and_runs_their_own(chain):
     agent, gateway, _ = chain
     for run in ("one", "../two"):
@@ -112,6 +123,14 @@ def test_metrics_of_the_training_are_on_the_gateways_page(chain):
         lambda: "otel_tf_spans_dropped_total 7" in (get(gateway.ports["PROMETHEUS_PORT"], "/metrics") or ""),
         "the metric",
     )
+
+
+def test_a_run_that_reached_nobody_is_replayed_through_the_agent(chain, simulated, capsys):
+    agent, gateway, _ = chain
+    assert main(["replay", str(simulated), "--endpoint", agent.http, "--format", "json"]) == 0
+    sent = spans_in_files(simulated)
+    assert json.loads(capsys.readouterr().out)["sent"] == sent.total()
+    until(lambda: spans_in_files(gateway.runs / "simulated-3") == sent, "all spans in the run's folder")
 
 
 def test_corrected_spans_go_to_jaeger_and_not_into_the_files_they_were_made_of(chain, simulated):

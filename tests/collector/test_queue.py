@@ -103,6 +103,19 @@ def test_a_full_queue_for_jaeger_costs_only_jaegers_copy(collector, jaeger, port
     assert there.total() <= 9000
 
 
+def test_files_that_cannot_be_written_cost_only_the_files(collector, jaeger):
+    running = jaeger()
+    gateway = collector("gateway", JAEGER=running.otlp_http)
+    agent = collector("agent", GATEWAY=gateway.http)
+    (gateway.runs / "run").write_text("where the run's folder should be")
+    sent = send_spans(agent.http, "no file", 4)
+    until(lambda: spans_in_jaeger(running, trace_id("no file")) == sent, "all spans in Jaeger")
+    assert gateway.metric("otelcol_exporter_send_failed_spans", exporter="file/traces") == sent.total()
+    assert "not a directory" in gateway.log.read_text()
+    # The agent is told that it is for good, and does not try for ever.
+    until(lambda: agent.metric("otelcol_exporter_queue_size", data_type="traces") == 0, "an empty queue")
+
+
 def test_a_full_queue_of_an_agent_is_said_to_the_sender(collector):
     agent = collector("agent", QUEUE_ITEMS=4096, GATEWAY=f"http://{HOST}:{free_ports(1)[0]}")
     with pytest.raises(AssertionError, match="sending queue is full"):
