@@ -29,7 +29,7 @@ class Fetched(NamedTuple):
 
     Attributes:
         before_ns: Wall clock before it, ns: the stamps of all steps that had ended by then were there.
-        entries: float64 [n, 5], of `ring.push`.
+        entries: float64 [n, 4], of `ring.push`.
     """
 
     before_ns: int
@@ -63,8 +63,6 @@ class CollectiveSpans:
     def __init__(self, pipeline: Pipeline, worker: str) -> None:
         self._steps: deque[_Step] = deque(maxlen=_MAX_STEPS)
         self._waiting: list[_Collective] = []
-        #: When the last collective ended, by group key and device.
-        self._left: dict[tuple[int, int], int] = {}
         self._layout = pipeline.layout(
             semconv.SPAN_COLLECTIVE,
             fields=(
@@ -99,22 +97,11 @@ class CollectiveSpans:
             self._steps.popleft()
         return records
 
-    def _read(self, entries: npt.NDArray[np.float64]) -> list[_Collective]:
-        """Returns entries in the order in which they ended.
-
-        The collectives of one device follow each other: where the input of one was ready before the last
-        had ended, it began when that ended.
-        """
-        order = np.argsort(entries[:, 1], kind="stable")
-        times = np.rint(entries[order, :2] * 1e9).astype(np.int64).tolist()
-        keys = entries[order, 2:].astype(np.int64).tolist()
-        read = []
-        for (start_ns, end_ns), (group_key, instance_key, device) in zip(times, keys, strict=True):
-            left_ns = self._left.get((group_key, device), 0)
-            began_ns = left_ns if start_ns < left_ns <= end_ns else start_ns
-            self._left[group_key, device] = end_ns
-            read.append(_Collective(began_ns, end_ns, group_key, instance_key))
-        return read
+    @staticmethod
+    def _read(entries: npt.NDArray[np.float64]) -> list[_Collective]:
+        times = np.rint(entries[:, :2] * 1e9).astype(np.int64).tolist()
+        keys = entries[:, 2:].astype(np.int64).tolist()
+        return [_Collective(*both, *pair) for both, pair in zip(times, keys, strict=True)]
 
     def _record(self, collective: _Collective, step: _Step) -> Record:
         start_ns = max(collective.start_ns, step.start_ns)

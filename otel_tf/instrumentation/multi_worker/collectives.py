@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -35,6 +36,8 @@ _STAMPING = Guard("stamping a collective")
 
 #: Op types whose inputs we know: (tensor, group size, group key, instance key, ordering token).
 _KNOWN_OPS = ("CollectiveReduceV2", "CollectiveGatherV2")
+#: Where a graph carries its last collectives: not in a table of ours, which would keep it alive.
+_LAST = "_otel_tf_last_collectives"
 
 
 class CollectiveSeam(Seam):
@@ -46,6 +49,7 @@ class CollectiveSeam(Seam):
         self._steps = steps
         self._spans = CollectiveSpans(pipeline, identity.task)
         self._said_xla = False
+        self._graphs: weakref.WeakSet[Any] = weakref.WeakSet()
         self._forget: list[Callable[[], None]] = []
         self._draining = False
 
@@ -65,6 +69,8 @@ class CollectiveSeam(Seam):
     def detach(self) -> None:
         """Stops fetching; graphs that are traced already go on stamping into a ring that stays bounded."""
         self._stop()
+        for graph in list(self._graphs):
+            setattr(graph, _LAST, None)
 
     def settle(self) -> None:
         """Fetches what the ring holds."""
@@ -77,11 +83,14 @@ class CollectiveSeam(Seam):
         start = None
         with _STAMPING:
             if self._can_stamp(launcher):
-                start = self._before(*args, **kwargs)
-        result = wrapped(*args, **kwargs)
-        if start is not None:
-            with _STAMPING:
-                self._after(launcher, start, result)
+                start = self._before(launcher, *args, **kwargs)
+        if start is None:
+            return wrapped(*args, **kwargs)
+        # Nobody may leave before the last one's stamp: the stamp comes first.
+        with ops.control_dependencies([start]):
+            result = wrapped(*args, **kwargs)
+        with _STAMPING:
+            self._after(launcher, start, result)
         return result
 
     def _can_stamp(self, launcher: Any) -> bool:
@@ -97,13 +106,15 @@ class CollectiveSeam(Seam):
             return False
         return True
 
-    @staticmethod
     def _before(
-        input_tensor: Any,
-        control_input: Any = None,
-        options: Any = None,
+        self, launcher: Any, input_tensor: Any, control_input: Any = None, options: Any = None
     ) -> tf.Tensor:
         after = [x for x in (input_tensor, control_input) if tf.is_tensor(x) or isinstance(x, tf.Operation)]
+        last = self._last_of(ops.get_default_graph()).get(id(launcher))
+        if last is not None and launcher._use_ordering_token():
+            # The collectives of a device follow each other: this one begins when its input is there and
+            # the one before is over.
+            after.append(last)
         with tf.name_scope("otel_tf"):
             return ring.stamp(after)
 
@@ -111,11 +122,20 @@ class CollectiveSeam(Seam):
         collective = result.op
         if collective.type not in _KNOWN_OPS:
             return
+        self._last_of(result.graph)[id(launcher)] = result
         _, _, group_key, instance_key = collective.inputs[:4]
         with tf.name_scope("otel_tf"):
-            device = tf.DeviceSpec.from_string(launcher._device).device_index or 0
-            ring.push(start, ring.stamp([result]), group_key, instance_key, device)
+            ring.push(start, ring.stamp([result]), group_key, instance_key)
         self._start()
+
+    def _last_of(self, graph: Any) -> dict[int, tf.Tensor]:
+        """Returns the result of the last collective in a graph, by launcher."""
+        last: dict[int, tf.Tensor] | None = getattr(graph, _LAST, None)
+        if last is None:
+            last = {}
+            setattr(graph, _LAST, last)
+            self._graphs.add(graph)
+        return last
 
     # -- fetching ------------------------------------------------------------------------------------------
 

@@ -17,8 +17,8 @@ __all__ = ["MOST_ENTRIES", "fetch", "push", "stamp"]
 _NAME = "otel_tf/collectives"
 #: Entries that may wait; more are left out. Fetched several times a second.
 MOST_ENTRIES = 65_536
-#: Start and end in s, group key, instance key, device index: whole numbers up to 2**53 are exact.
-_WIDTH = 5
+#: Start and end in s, group key, instance key: whole numbers up to 2**53 are exact.
+_WIDTH = 4
 
 
 def _ring() -> tf.Tensor:
@@ -33,9 +33,7 @@ def stamp(after: list[tf.Tensor | tf.Operation]) -> tf.Tensor:
         return tf.timestamp()
 
 
-def push(
-    start: tf.Tensor, end: tf.Tensor, group_key: tf.Tensor, instance_key: tf.Tensor, device: int
-) -> None:
+def push(start: tf.Tensor, end: tf.Tensor, group_key: tf.Tensor, instance_key: tf.Tensor) -> None:
     """Adds an op to the graph that leaves an entry; it never waits.
 
     Args:
@@ -43,10 +41,9 @@ def push(
         end: From `stamp`.
         group_key: int32 [].
         instance_key: int32 [].
-        device: Index of the device among those of this process.
     """
     with ops.device("/device:CPU:0"):
-        keys = [tf.cast(key, tf.float64) for key in (group_key, instance_key, device)]
+        keys = [tf.cast(key, tf.float64) for key in (group_key, instance_key)]
         entry = tf.stack([start, end, *keys])[tf.newaxis]
         ring = _ring()
         # To enqueue no entry is no effect: there is no need for a branch.
@@ -56,7 +53,7 @@ def push(
 
 
 def fetch() -> npt.NDArray[np.float64]:
-    """Empties the ring of this process, outside of any graph: float64 [n, 5], `push`'s arguments.
+    """Empties the ring of this process, outside of any graph: float64 [n, 4], `push`'s arguments.
 
     Raises:
         tf.errors.OpError: TensorFlow is going down.
