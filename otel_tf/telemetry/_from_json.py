@@ -6,18 +6,48 @@ import base64
 from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
+import msgspec
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 __all__ = ["add_line", "span_keys"]
 
 
-def span_keys(document: Mapping[str, Any]) -> list[tuple[str, str]]:
+class _Span(msgspec.Struct, gc=False):
+    traceId: str  # noqa: N815 - OTLP/JSON's names
+    spanId: str  # noqa: N815
+
+
+class _ScopeSpans(msgspec.Struct):
+    spans: list[_Span]
+
+
+class _ResourceSpans(msgspec.Struct):
+    scopeSpans: list[_ScopeSpans]  # noqa: N815
+
+
+class _Line(msgspec.Struct):
+    resourceSpans: list[_ResourceSpans]  # noqa: N815
+
+
+_decode = msgspec.json.Decoder(_Line).decode
+
+
+def span_keys(line: bytes) -> list[tuple[str, str]]:
     """Returns (trace id, span id), in hex, of each span of a line.
 
     Raises:
-        KeyError, TypeError: The line is no ``TracesData`` of the spool's.
+        ValueError: The line is no ``TracesData`` of the spool's.
     """
-    return [(span["traceId"], span["spanId"]) for _, _, spans in _groups(document) for span in spans]
+    try:
+        document = _decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ValueError(str(error)) from None
+    return [
+        (span.traceId, span.spanId)
+        for resource_spans in document.resourceSpans
+        for scope_spans in resource_spans.scopeSpans
+        for span in scope_spans.spans
+    ]
 
 
 def add_line(
@@ -41,10 +71,14 @@ def add_line(
         if not wanted:
             continue
         group = request.resource_spans.add(schema_url=resource_spans.get("schemaUrl", ""))
-        _attributes(group.resource.attributes, resource_spans.get("resource", {}).get("attributes", ()))
+        if "resource" in resource_spans:
+            group.resource.SetInParent()
+            _attributes(group.resource.attributes, resource_spans["resource"].get("attributes", ()))
         scope = group.scope_spans.add()
-        scope.scope.name = scope_spans.get("scope", {}).get("name", "")
-        scope.scope.version = scope_spans.get("scope", {}).get("version", "")
+        if "scope" in scope_spans:
+            scope.scope.SetInParent()
+            scope.scope.name = scope_spans["scope"].get("name", "")
+            scope.scope.version = scope_spans["scope"].get("version", "")
         for span in wanted:
             _span(scope.spans.add(), span)
         count += len(wanted)
@@ -88,9 +122,10 @@ def _span(message: Any, span: Mapping[str, Any]) -> None:
         )
         _attributes(added.attributes, link.get("attributes", ()))
     message.dropped_links_count = span.get("droppedLinksCount", 0)
-    status = span.get("status", {})
-    message.status.code = status.get("code", 0)
-    message.status.message = status.get("message", "")
+    if "status" in span:
+        message.status.SetInParent()
+        message.status.code = span["status"].get("code", 0)
+        message.status.message = span["status"].get("message", "")
 
 
 def _attributes(messages: Any, attributes: Sequence[Mapping[str, Any]]) -> None:
@@ -99,6 +134,7 @@ def _attributes(messages: Any, attributes: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _value(message: Any, value: Mapping[str, Any]) -> None:
+    message.SetInParent()
     for kind, content in value.items():
         if kind == "stringValue":
             message.string_value = content

@@ -6,10 +6,12 @@ append what they get, so nothing that they have is sent again. A Jaeger can be a
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -21,11 +23,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Count", "Known", "Replay", "spool_files"]
 
-_MAX_SPANS = 2_000
+_MAX_SPANS = 4_000
 _MAX_BYTES = 3 << 20
 _ATTEMPTS = 5
 _FIRST_DELAY_S = 0.5
 _MAX_DELAY_S = 30.0
+_SAY_EVERY_S = 2.0
 #: Refused requests in a row after which the rest would be refused as well.
 _MAX_REFUSED = 3
 
@@ -58,11 +61,19 @@ class Count:
 
 @dataclasses.dataclass
 class _Line:
-    ledger: Path
+    path: Path
     place: Place
-    document: dict[str, Any]
+    content: bytes
     without: set[tuple[str, str]]
     count: int
+
+    @property
+    def ledger(self) -> Path:
+        return _ledger(self.path)
+
+
+def _ledger(path: Path) -> Path:
+    return path.with_name(path.name.removesuffix(TRACES_SUFFIX) + SENT_SUFFIX)
 
 
 def spool_files(run: Path) -> list[Path]:
@@ -105,6 +116,7 @@ class Replay:
         self._say = say
         self._gave_up = False
         self._refused = 0
+        self._said = time.monotonic()
         self.count = Count()
 
     def run(self, files: list[Path]) -> Count:
@@ -113,25 +125,46 @@ class Replay:
         Raises:
             UserError: A file cannot be read.
         """
+        # One request is on its way while the next is made.
+        under_way: tuple[Future[Outcome], list[_Line]] | None = None
+        with ThreadPoolExecutor(1, "otel-tf-replay") as pool:
+            try:
+                for batch in self._batches(files):
+                    if self._gave_up:
+                        self.count.failed += sum(line.count for line in batch)
+                        continue
+                    payload, lines = self._encoded(batch)
+                    if under_way is not None:
+                        finished, under_way = under_way, None
+                        self._settle(*finished)
+                    if self._gave_up:
+                        self.count.failed += sum(line.count for line in lines)
+                    elif lines:
+                        under_way = pool.submit(self._attempts, payload), lines
+            finally:
+                # Also after Ctrl-C: what was accepted must stand in the ledger.
+                if under_way is not None:
+                    self._settle(*under_way)
+        return self.count
+
+    def _batches(self, files: list[Path]) -> Iterator[list[_Line]]:
         waiting: list[_Line] = []
         spans = size = 0
         for path in files:
             for line in self._lines(path):
                 if waiting and (spans + line.count > _MAX_SPANS or size + line.place.length > _MAX_BYTES):
-                    self._deliver(waiting)
+                    yield waiting
                     waiting, spans, size = [], 0, 0
                 waiting.append(line)
                 spans, size = spans + line.count, size + line.place.length
         if waiting:
-            self._deliver(waiting)
-        return self.count
+            yield waiting
 
     def _lines(self, path: Path) -> Iterator[_Line]:
         """Yields the lines of one spool file that hold something to send."""
         from otel_tf.telemetry._from_json import span_keys
 
-        ledger = path.with_name(path.name.removesuffix(TRACES_SUFFIX) + SENT_SUFFIX)
-        acknowledged = self._acknowledged(ledger)
+        acknowledged = self._acknowledged(_ledger(path))
         offset = 0
         try:
             with path.open("rb") as file:
@@ -144,20 +177,22 @@ class Replay:
                         self.count.handed_over += entry["spans"] if entry.get("via") == "provider" else 0
                         continue
                     try:
-                        document = json.loads(content)
-                        keys = span_keys(document)
-                    except (ValueError, KeyError, TypeError):
-                        self.count.unreadable += 1
-                        self._say(f"{path}: byte {place.offset}: no whole line of spans; left out")
+                        keys = span_keys(content)
+                    except ValueError:
+                        self._unreadable(path, place)
                         continue
                     there: set[tuple[str, str]] = set()
                     if self._known is not None and not self._everything:
                         there = self._known.have(keys)
                         self.count.already_there += len(there)
                     if len(there) < len(keys):
-                        yield _Line(ledger, place, document, there, len(keys) - len(there))
+                        yield _Line(path, place, content, there, len(keys) - len(there))
         except OSError as error:
             raise UserError(f"{path}: {error.strerror or error}") from error
+
+    def _unreadable(self, path: Path, place: Place) -> None:
+        self.count.unreadable += 1
+        self._say(f"{path}: byte {place.offset}: no whole line of spans; left out")
 
     def _acknowledged(self, ledger: Path) -> dict[int, dict[str, Any]]:
         entries: dict[int, dict[str, Any]] = {}
@@ -175,22 +210,33 @@ class Replay:
                 self._say(f"{ledger}: line {number}: no entry of the ledger; left out")
         return entries
 
-    def _deliver(self, lines: list[_Line]) -> None:
-        from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+    def _encoded(self, lines: list[_Line]) -> tuple[bytes, list[_Line]]:
+        """Returns lines as one serialized request, and those that are in it."""
+        from otel_tf.telemetry._from_json_columns import NotColumns, to_protobuf
 
-        from otel_tf.telemetry._from_json import add_line
-
-        spans = sum(line.count for line in lines)
-        if self._gave_up:
-            self.count.failed += spans
-            return
-        request = ExportTraceServiceRequest()
+        whole = [line for line in lines if not line.without]
+        with contextlib.suppress(NotColumns):
+            if len(whole) == len(lines):
+                return to_protobuf([line.content for line in lines]), lines
+        parts: list[bytes] = []
+        good: list[_Line] = []
         for line in lines:
-            add_line(request, line.document, line.without)
-        outcome = self._attempts(request.SerializeToString())
+            try:
+                parts.append(_encoded_alone(line))
+            except (ValueError, KeyError, TypeError, AttributeError):
+                self._unreadable(line.path, line.place)
+            else:
+                good.append(line)
+        # Serialized messages one after another are one message that has all their spans.
+        return b"".join(parts), good
+
+    def _settle(self, sent: Future[Outcome], lines: list[_Line]) -> None:
+        """Waits for the answer to a request, counts it and enters it in the ledger."""
+        outcome = sent.result()
+        spans = sum(line.count for line in lines)
         if not outcome.accepted:
             self.count.failed += spans
-            self._say(f"{spans} spans were not accepted ({outcome.reason})")
+            self._say(f"{spans:,} spans were not accepted ({outcome.reason})")
             self._refused += 1
             self._gave_up = outcome.retry or self._refused >= _MAX_REFUSED
             return
@@ -198,9 +244,11 @@ class Replay:
         self.count.sent += spans - outcome.rejected
         self.count.failed += outcome.rejected
         if outcome.rejected:
-            self._say(f"{outcome.rejected} of {spans} spans were rejected ({outcome.reason})")
-        for number, line in enumerate(lines):
-            self._note(line, outcome.rejected if number == 0 else 0)
+            self._say(f"{outcome.rejected:,} of {spans:,} spans were rejected ({outcome.reason})")
+        self._note(lines, outcome.rejected)
+        if time.monotonic() - self._said > _SAY_EVERY_S:
+            self._said = time.monotonic()
+            self._say(f"{self.count.sent:,} spans sent")
 
     def _attempts(self, payload: bytes) -> Outcome:
         for number in range(_ATTEMPTS):
@@ -211,13 +259,38 @@ class Replay:
             time.sleep(min(_FIRST_DELAY_S * 2**number if delay is None else delay, _MAX_DELAY_S))
         return outcome
 
-    def _note(self, line: _Line, rejected: int) -> None:
-        try:
-            file = LineFile(line.ledger)
+    def _note(self, lines: list[_Line], rejected: int) -> None:
+        entries: dict[Path, bytes] = {}
+        for number, line in enumerate(lines):
+            spans = line.count + len(line.without)
+            entry = acknowledgement(line.place, spans, rejected if number == 0 else 0)
+            entries[line.ledger] = entries.get(line.ledger, b"") + entry
+        for ledger, text in entries.items():
             try:
-                file.append(acknowledgement(line.place, line.count + len(line.without), rejected))
-            finally:
-                file.close()
-        except OSError as error:
-            # The spans are there; only the next replay will not know.
-            self._say(f"{line.ledger}: {error.strerror or error}; a second replay would send them again")
+                file = LineFile(ledger)
+                try:
+                    file.append(text)
+                finally:
+                    file.close()
+            except OSError as error:
+                # The spans are there; only the next replay will not know.
+                self._say(f"{ledger}: {error.strerror or error}; a second replay would send them again")
+
+
+def _encoded_alone(line: _Line) -> bytes:
+    """Returns one line as a serialized request.
+
+    Raises:
+        ValueError, KeyError, TypeError, AttributeError: It is not of the spool's making.
+    """
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+    from otel_tf.telemetry._from_json import add_line
+    from otel_tf.telemetry._from_json_columns import NotColumns, to_protobuf
+
+    if not line.without:
+        with contextlib.suppress(NotColumns):
+            return to_protobuf([line.content])
+    request = ExportTraceServiceRequest()
+    add_line(request, json.loads(line.content), line.without)
+    return bytes(request.SerializeToString())

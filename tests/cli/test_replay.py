@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import urllib.error
 import urllib.request
@@ -182,6 +183,44 @@ def test_a_killed_process_left_a_truncated_line(
     assert (code, counts(found), found["unreadable_lines"]) == (0, (2, 0, 0), 1)
     assert main(["replay", str(run_dir), "--endpoint", collector.endpoint]) == 0
     assert f"{path}: byte" in capsys.readouterr().err
+
+
+def test_lines_that_are_odd_or_damaged_take_no_others_with_them(
+    run_dir: Path, collector: Collector, replay: Replay
+) -> None:
+    training(run_dir, 0, 5)
+    (path,) = run_dir.glob("*.traces.jsonl")
+    lines = path.read_text().splitlines(keepends=True)
+    lines[1] = lines[1].replace(
+        '"attributes":[', '"attributes":[{"key":"loss","value":{"doubleValue":"NaN"}},'
+    )
+    lines[3] = lines[3].replace('"spanId":"', '"spanId":"x')
+    path.write_text("".join(lines))
+    code, found = replay(run_dir, "--endpoint", collector.endpoint)
+    assert (code, counts(found), found["unreadable_lines"]) == (0, (4, 0, 0), 1)
+    assert steps_of(collector) == [0, 1, 2, 4]
+    losses = [each.value.double_value for span in collector.spans for each in span.attributes]
+    assert any(map(math.isnan, losses))
+
+
+def test_only_the_spans_that_a_jaeger_lacks_of_a_line_are_sent(
+    run_dir: Path, collector: Collector, replay: Replay, jaeger: Any
+) -> None:
+    training(run_dir, 0, 4)
+    (path,) = run_dir.glob("*.traces.jsonl")
+    first, *others = (json.loads(line) for line in path.read_text().splitlines())
+    for other in others:
+        first["resourceSpans"] += other["resourceSpans"]
+    path.write_text(json.dumps(first) + "\n")
+    running = jaeger()
+    known = run_dir.parent / "known.traces.jsonl"
+    known.write_text(json.dumps({"resourceSpans": first["resourceSpans"][1:3]}) + "\n")
+    assert counts(replay(known, "--endpoint", running.otlp_http)[1]) == (2, 0, 0)
+    trace_ids = {span["traceId"] for span in support.spool_spans(run_dir)}
+    support.until(lambda: len(in_jaeger(running.ui, trace_ids)) == 2)
+    code, found = replay(run_dir, "--endpoint", collector.endpoint, "--query", running.ui)
+    assert (code, counts(found)) == (0, (2, 2, 0))
+    assert steps_of(collector) == [0, 3]
 
 
 def test_a_damaged_ledger_sends_rather_than_loses(

@@ -1,0 +1,223 @@
+"""Lines of the spool into OTLP protobuf, whole columns at a time: six times as fast as by messages.
+
+It takes what the spool mostly holds. A line with something else in it, such as lists in lists or a NaN,
+is left to `_from_json`, which takes everything.
+"""
+
+from __future__ import annotations
+
+import binascii
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.json
+
+__all__ = ["NotColumns", "to_protobuf"]
+
+_LINES = "lines"
+
+_ATTRIBUTES = ("attributes", "Attribute", True)
+_DROPPED_ATTRIBUTES = ("droppedAttributesCount", "uint32", False)
+
+#: message: number of each field in opentelemetry-proto's ``trace.proto``: (name, type or message, repeated).
+_MESSAGES: dict[str, dict[int, tuple[str, str, bool]]] = {
+    "Scalar": {
+        1: ("stringValue", "string", False),
+        2: ("boolValue", "bool", False),
+        3: ("intValue", "int64", False),
+        4: ("doubleValue", "double", False),
+    },
+    "ScalarPair": {1: ("key", "string", False), 2: ("value", "Scalar", False)},
+    "ScalarList": {1: ("values", "Scalar", True)},
+    "ScalarMap": {1: ("values", "ScalarPair", True)},
+    "Value": {
+        1: ("stringValue", "string", False),
+        2: ("boolValue", "bool", False),
+        3: ("intValue", "int64", False),
+        4: ("doubleValue", "double", False),
+        5: ("arrayValue", "ScalarList", False),
+        6: ("kvlistValue", "ScalarMap", False),
+    },
+    "Attribute": {1: ("key", "string", False), 2: ("value", "Value", False)},
+    "Event": {
+        1: ("timeUnixNano", "fixed64", False),
+        2: ("name", "string", False),
+        3: _ATTRIBUTES,
+        4: _DROPPED_ATTRIBUTES,
+    },
+    "Link": {
+        1: ("traceId", "bytes", False),
+        2: ("spanId", "bytes", False),
+        4: _ATTRIBUTES,
+        5: _DROPPED_ATTRIBUTES,
+        6: ("flags", "fixed32", False),
+    },
+    "Status": {2: ("message", "string", False), 3: ("code", "int32", False)},
+    "Span": {
+        1: ("traceId", "bytes", False),
+        2: ("spanId", "bytes", False),
+        3: ("traceState", "string", False),
+        4: ("parentSpanId", "bytes", False),
+        5: ("name", "string", False),
+        6: ("kind", "int32", False),
+        7: ("startTimeUnixNano", "fixed64", False),
+        8: ("endTimeUnixNano", "fixed64", False),
+        9: _ATTRIBUTES,
+        10: _DROPPED_ATTRIBUTES,
+        11: ("events", "Event", True),
+        12: ("droppedEventsCount", "uint32", False),
+        13: ("links", "Link", True),
+        14: ("droppedLinksCount", "uint32", False),
+        15: ("status", "Status", False),
+        16: ("flags", "fixed32", False),
+    },
+    "Resource": {1: _ATTRIBUTES},
+    "Scope": {1: ("name", "string", False), 2: ("version", "string", False)},
+    "ScopeSpans": {1: ("scope", "Scope", False), 2: ("spans", "Span", True)},
+    "ResourceSpans": {
+        1: ("resource", "Resource", False),
+        2: ("scopeSpans", "ScopeSpans", True),
+        3: ("schemaUrl", "string", False),
+    },
+    "TracesData": {1: ("resourceSpans", "ResourceSpans", True)},
+}
+_ONEOF = ("Scalar", "Value")  # which of their fields is set matters, also when it is 0 or ""
+
+#: How JSON has them: ids in hex and 64-bit integers as texts.
+_JSON_LEAF = {
+    "string": pa.string(),
+    "bool": pa.bool_(),
+    "int32": pa.int32(),
+    "uint32": pa.uint32(),
+    "fixed32": pa.uint32(),
+    "double": pa.float64(),
+    "int64": pa.string(),
+    "fixed64": pa.string(),
+    "bytes": pa.string(),
+}
+_AS_NUMBER = {"int64": pa.int64(), "fixed64": pa.uint64()}
+
+
+class NotColumns(ValueError):
+    """The lines hold something that the columns have no place for."""
+
+
+def to_protobuf(lines: list[bytes]) -> bytes:
+    """Returns lines of the spool as one serialized ``ExportTraceServiceRequest``.
+
+    Args:
+        lines: Each one JSON object that holds ``resourceSpans``, with or without its newline.
+
+    Raises:
+        NotColumns: See there.
+    """
+    text = b'{"%s":[%s]}' % (_LINES.encode(), b",".join(line.rstrip(b"\n") for line in lines))
+    try:
+        table = pyarrow.json.read_json(
+            pa.BufferReader(text),
+            # One block: a text that is longer than a block is an error.
+            read_options=pyarrow.json.ReadOptions(use_threads=False, block_size=max(len(text) + 1, 1 << 16)),
+            parse_options=pyarrow.json.ParseOptions(
+                explicit_schema=_json_schema(), unexpected_field_behavior="error"
+            ),
+        )
+        documents = table[_LINES].combine_chunks().flatten()
+        spans = _converted(documents.field("resourceSpans").flatten(), "ResourceSpans")
+    except (pa.ArrowInvalid, binascii.Error) as error:
+        raise NotColumns(str(error)) from None
+    whole = pa.ListArray.from_arrays(pa.array([0, len(spans)], pa.int32()), spans)
+    batch = pa.RecordBatch.from_arrays([whole], names=["resourceSpans"])
+    return bytes(_handler().record_batch_to_array(batch)[0].as_py())
+
+
+def _converted(array: Any, kind: str) -> Any:
+    """Returns a column as JSON has it in the types of protobuf."""
+    if kind == "bytes":
+        return _unhexed(array)
+    if kind in _AS_NUMBER:
+        return array.cast(_AS_NUMBER[kind])
+    if kind not in _MESSAGES:
+        return array
+    columns = []
+    for name, inner, repeated in _MESSAGES[kind].values():
+        column = array.field(name)
+        if repeated:
+            offsets = _offsets(column)
+            column = pa.ListArray.from_arrays(offsets, _converted(column.flatten(), inner))
+        else:
+            column = _converted(column, inner)
+        columns.append(column)
+    names = [name for name, _, _ in _MESSAGES[kind].values()]
+    return pa.StructArray.from_arrays(columns, names=names, mask=array.is_null())
+
+
+def _offsets(lists: Any) -> pa.Array:
+    """Returns where lists begin in what `flatten` gives of them; null is as empty."""
+    lengths = lists.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
+    return pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32())
+
+
+def _unhexed(texts: Any) -> pa.BinaryArray:
+    """Returns ids in hex as bytes.
+
+    Raises:
+        binascii.Error: One has something else in it.
+    """
+    _, offsets_buffer, data = texts.buffers()
+    if data is None:
+        return pa.nulls(len(texts), pa.binary()).fill_null(b"")
+    at = np.frombuffer(offsets_buffer, np.int32)[texts.offset : texts.offset + len(texts) + 1]
+    if ((at - at[0]) % 2).any():
+        raise binascii.Error("an id with an odd number of digits")
+    raw = binascii.unhexlify(memoryview(data)[int(at[0]) : int(at[-1])])
+    offsets = ((at - at[0]) // 2).astype(np.int32)
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(raw)]
+    return pa.BinaryArray.from_buffers(pa.binary(), len(texts), buffers)
+
+
+@cache
+def _json_type(kind: str) -> pa.DataType:
+    if kind in _JSON_LEAF:
+        return _JSON_LEAF[kind]
+    return pa.struct(
+        [
+            pa.field(name, pa.list_(_json_type(inner)) if repeated else _json_type(inner))
+            for name, inner, repeated in _MESSAGES[kind].values()
+        ]
+    )
+
+
+@cache
+def _json_schema() -> pa.Schema:
+    return pa.schema([pa.field(_LINES, pa.list_(_json_type("TracesData")))])
+
+
+@cache
+def _handler() -> Any:
+    """Returns what writes Arrow columns as serialized ``TracesData``."""
+    import ptars
+    from google.protobuf import descriptor_pb2, descriptor_pool
+
+    field_type = descriptor_pb2.FieldDescriptorProto
+    file = descriptor_pb2.FileDescriptorProto(
+        name="otel_tf/spool.proto", package="otel_tf.spool", syntax="proto3"
+    )
+    for name, fields in _MESSAGES.items():
+        message = file.message_type.add(name=name)
+        if name in _ONEOF:
+            message.oneof_decl.add(name="value")
+        for number, (field, kind, repeated) in fields.items():
+            added = message.field.add(name=field, number=number, json_name=field)
+            added.label = field_type.LABEL_REPEATED if repeated else field_type.LABEL_OPTIONAL
+            if kind in _MESSAGES:
+                added.type, added.type_name = field_type.TYPE_MESSAGE, f".otel_tf.spool.{kind}"
+            else:
+                added.type = getattr(field_type, f"TYPE_{kind.upper()}")
+            if name in _ONEOF:
+                added.oneof_index = 0
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    handlers = ptars.HandlerPool([pool.FindFileByName(file.name)])
+    return handlers.get_for_message(pool.FindMessageTypeByName("otel_tf.spool.TracesData"))
