@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -13,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
+from otel_tf._local_ports import HOST, free_ports
 from otel_tf.demo.clocks import FalseClock, FalseClocks
 from otel_tf.errors import OtelTfError
 from otel_tf.jaeger import die_with_parent
@@ -60,11 +60,8 @@ class Cluster:
         clocks: FalseClocks,
         clock_of: Callable[[str], FalseClock] = demo_clock,
     ) -> None:
-        self._spec = {
-            "chief": [_free_address()],
-            "ps": [_free_address()],
-            "worker": [_free_address() for _ in range(workers)],
-        }
+        chief, ps, *others = [f"{HOST}:{port}" for port in free_ports(2 + workers)]
+        self._spec = {"chief": [chief], "ps": [ps], "worker": others}
         self._logs = run_dir / "logs"
         self._logs.mkdir(parents=True, exist_ok=True)
         self._environment = environment
@@ -193,9 +190,3 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             process.wait()
     if process.stdout is not None:
         process.stdout.close()
-
-
-def _free_address() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{probe.getsockname()[1]}"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import socket
 
-__all__ = ["DEFAULT_PORTS", "HOST", "Ports", "free_ports"]
+from otel_tf import _local_ports
+from otel_tf._local_ports import HOST
 
-HOST = "127.0.0.1"
+__all__ = ["DEFAULT_PORTS", "HOST", "Ports", "free_ports"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,14 +31,7 @@ DEFAULT_PORTS = Ports()
 
 def free_ports() -> Ports:
     """Returns ports nobody listens on now. Another process may still take one before it is used."""
-    with contextlib.ExitStack() as open_sockets:
-        chosen = []
-        for _ in dataclasses.fields(Ports):
-            # All held at once: the kernel may give a port again as soon as it is closed.
-            listener = open_sockets.enter_context(socket.socket())
-            listener.bind((HOST, 0))
-            chosen.append(listener.getsockname()[1])
-    return Ports(*chosen)
+    return Ports(*_local_ports.free_ports(len(dataclasses.fields(Ports))))
 
 
 def _can_bind(port: int) -> bool:

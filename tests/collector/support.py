@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import http.client
 import json
 import os
-import random
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -22,6 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from otel_tf import ids
+from otel_tf._local_ports import free_ports
 from otel_tf.jaeger import Jaeger, die_with_parent
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,25 +41,6 @@ def until(question: Callable[[], Answer], what: str = "it", timeout_s: float = D
         assert time.monotonic() < deadline, f"{what} did not happen within {timeout_s:g} s"
         time.sleep(0.05)
     return answer
-
-
-def free_ports(count: int) -> list[int]:
-    """Returns ports that nobody listens on, and that no connection of anybody is given by the kernel.
-
-    Of the kernel's own choice (port 0) some are taken again before a server that starts late gets to them.
-    """
-    ephemeral = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    candidates = random.SystemRandom().sample(range(10_000, max(ephemeral, 20_000)), 1000)
-    with contextlib.ExitStack() as held:
-        found: list[int] = []
-        for port in candidates:
-            listener = held.enter_context(socket.socket())
-            with contextlib.suppress(OSError):
-                listener.bind((HOST, port))
-                found.append(port)
-            if len(found) == count:
-                return found
-    raise AssertionError("no free ports")
 
 
 def clean_environment() -> dict[str, str]:
