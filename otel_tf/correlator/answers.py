@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from otel_tf import semconv
 from otel_tf.correlator import stragglers, waits
 from otel_tf.correlator.columns import ROLE_TRAIN_STEP, Columns, Int, codes, integers
-from otel_tf.correlator.edges import Barriers
+from otel_tf.correlator.edges import Barriers, Events
 from otel_tf.correlator.staleness import applied_between, asynchronous
 
 __all__ = ["Answers", "answer"]
@@ -43,7 +43,7 @@ class Answers:
     report: dict[str, Any]
 
 
-def answer(spans: pa.Table, columns: Columns, met: Barriers, rank: Int, time_ns: Int) -> Answers:
+def answer(spans: pa.Table, columns: Columns, met: Barriers, rank: Events, time_ns: Int) -> Answers:
     """Answers from the corrected order.
 
     Args:
@@ -92,7 +92,7 @@ def _by_worker(worker: npt.NDArray[np.integer], workers: tuple[str, ...], rows: 
 
 
 def _staleness(
-    spans: pa.Table, columns: Columns, steps: Int, worker: npt.NDArray[np.integer], rank: Int
+    spans: pa.Table, columns: Columns, steps: Int, worker: npt.NDArray[np.integer], rank: Events
 ) -> tuple[Int, Int]:
     stale = np.full(columns.count, -1, dtype=np.int64)
     source = np.full(columns.count, -1, dtype=np.int64)

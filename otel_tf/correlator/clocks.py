@@ -10,7 +10,7 @@ also assumes `SOFT_DRIFT`, wherever that contradicts nothing.
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -56,15 +56,15 @@ class Crossings:
     ``src`` and ``dst`` are its events.
     """
 
-    src_epoch: Int
-    dst_epoch: Int
+    src_epoch: npt.NDArray[np.int32]
+    dst_epoch: npt.NDArray[np.int32]
     src_ns: Int
     dst_ns: Int
     min_ns: Int
     unsure_ns: Int
-    edge: Int
-    src: Int
-    dst: Int
+    edge: npt.NDArray[np.signedinteger[Any]]
+    src: npt.NDArray[np.signedinteger[Any]]
+    dst: npt.NDArray[np.signedinteger[Any]]
 
     def take(self, index: npt.NDArray[np.bool_]) -> Crossings:
         """Returns the crossings at ``index``."""
@@ -223,7 +223,7 @@ def _window_bits(crossings: Crossings, epochs: Epochs) -> int:
 
 def _pairs(crossings: Crossings, count: int) -> tuple[Int, Int]:
     """Returns the ordered pairs of epochs that have edges between them."""
-    pair = crossings.src_epoch * count + crossings.dst_epoch
+    pair = crossings.src_epoch * np.int64(count) + crossings.dst_epoch
     # Counting beats sorting, but not for millions of possible pairs.
     distinct = np.flatnonzero(np.bincount(pair)) if count < 1 << 11 else np.unique(pair)
     return distinct // count, distinct % count

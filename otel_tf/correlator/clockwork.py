@@ -120,13 +120,13 @@ def crossings(work: Clockwork, edges: Edges, met: Barriers) -> clocks.Crossings:
         number = np.concatenate([number, -1 - barrier[apart]])
         least = np.concatenate([least, np.full(int(apart.sum()), 2, np.int64)])
     return clocks.Crossings(
-        src_epoch=work.epoch[src].astype(np.int64),
-        dst_epoch=work.epoch[dst].astype(np.int64),
+        src_epoch=work.epoch[src],
+        dst_epoch=work.epoch[dst],
         src_ns=work.local_ns[src],
         dst_ns=work.local_ns[dst],
         min_ns=least - work.blur(src) - work.blur(dst),
         unsure_ns=work.unsure_ns[src] + work.unsure_ns[dst],
-        edge=number,
+        edge=number.astype(edges.src.dtype, copy=False),
         src=src,
         dst=dst,
     )

@@ -43,43 +43,86 @@ _ROLES = {
 
 @dataclasses.dataclass(frozen=True)
 class Columns:
-    """Numeric columns of N spans.
+    """Numeric columns of N spans. Those of ids and times are read from the table whenever asked for.
 
     Attributes:
-        trace_hi, trace_lo, span_id, parent_id: Ids, int64 (N,).
-        kind: OTLP span kind (N,); ``failed`` where the status is ERROR (N,); ``role`` by name (N,).
-        start_ns, end_ns: Wall clock as read, ns (N,).
+        spans: Rows of `tables.SPANS`.
+        role: What the span's name means here, 0 for nothing, int8 (N,).
+        failed: Whether its status is ERROR (N,).
         timeline: Number of the span's (process, domain) pair (N,).
-        timeline_process, timeline_domain: Per timeline, index into ``processes`` and ``domains``.
+        timeline_process, timeline_domain: Per timeline, index into ``processes`` and ``domains`` (T,).
         processes, domains: Names, sorted, so that numbers do not depend on the rows' order.
-        seq: Program-order number, -1 where unknown (N,).
-        mono_ns: Monotonic clock at the start, -1 where unknown (N,).
-        group_key, instance_key: A collective's names, -1 where unknown (N,).
     """
 
-    trace_hi: Int
-    trace_lo: Int
-    span_id: Int
-    parent_id: Int
-    kind: npt.NDArray[np.int8]
-    failed: npt.NDArray[np.bool_]
+    spans: pa.Table
     role: npt.NDArray[np.int8]
-    start_ns: Int
-    end_ns: Int
+    failed: npt.NDArray[np.bool_]
     timeline: Int32
     timeline_process: Int32
     timeline_domain: Int32
     processes: tuple[str, ...]
     domains: tuple[str, ...]
-    seq: Int
-    mono_ns: Int
-    group_key: Int
-    instance_key: Int
 
     @property
     def count(self) -> int:
         """Number of spans N."""
-        return len(self.span_id)
+        return len(self.timeline)
+
+    @property
+    def kind(self) -> npt.NDArray[np.int8]:
+        """OTLP span kind (N,)."""
+        kind: npt.NDArray[np.int8] = self.spans["kind"].to_numpy()
+        return kind
+
+    @property
+    def trace_hi(self) -> Int:
+        """High half of the trace id (N,)."""
+        return integers(self.spans["trace_hi"])
+
+    @property
+    def trace_lo(self) -> Int:
+        """Low half of the trace id (N,)."""
+        return integers(self.spans["trace_lo"])
+
+    @property
+    def span_id(self) -> Int:
+        """Span id (N,)."""
+        return integers(self.spans["span_id"])
+
+    @property
+    def parent_id(self) -> Int:
+        """Span id of the parent, 0 for none (N,)."""
+        return integers(self.spans["parent_id"], 0)
+
+    @property
+    def start_ns(self) -> Int:
+        """Wall clock at the start, as read (N,)."""
+        return integers(self.spans["start_ns"])
+
+    @property
+    def end_ns(self) -> Int:
+        """Wall clock at the end, as read (N,)."""
+        return integers(self.spans["end_ns"])
+
+    @property
+    def seq(self) -> Int:
+        """Program-order number, −1 where unknown (N,)."""
+        return integers(self.spans["seq"])
+
+    @property
+    def mono_ns(self) -> Int:
+        """Monotonic clock at the start, −1 where unknown (N,)."""
+        return integers(self.spans["mono_ns"])
+
+    @property
+    def group_key(self) -> Int:
+        """Which group of processes a collective is of, −1 for none (N,)."""
+        return integers(self.spans["group_key"])
+
+    @property
+    def instance_key(self) -> Int:
+        """Which collective of its group it is, −1 for none (N,)."""
+        return integers(self.spans["instance_key"])
 
 
 def codes(column: Any) -> tuple[Int32, tuple[str, ...]]:
@@ -123,27 +166,17 @@ def from_spans(spans: pa.Table) -> Columns:
     process, processes = codes(spans["process"])
     domain, domains = codes(spans["domain"])
     name, names = codes(spans["name"])
-    pair = process.astype(np.int64) * max(len(domains), 1) + domain
+    pair = process * np.int64(max(len(domains), 1)) + domain
     present = np.flatnonzero(np.bincount(pair, minlength=1))
     number = np.zeros(int(present[-1]) + 1 if len(present) else 1, dtype=np.int32)
     number[present] = np.arange(len(present), dtype=np.int32)
     return Columns(
-        trace_hi=integers(spans["trace_hi"]),
-        trace_lo=integers(spans["trace_lo"]),
-        span_id=integers(spans["span_id"]),
-        parent_id=integers(spans["parent_id"], 0),
-        kind=spans["kind"].to_numpy(),
-        failed=spans["status"].to_numpy() == 2,
+        spans=spans,
         role=_roles(names, name),
-        start_ns=integers(spans["start_ns"]),
-        end_ns=integers(spans["end_ns"]),
+        failed=spans["status"].to_numpy() == 2,
         timeline=number[pair] if len(pair) else np.zeros(0, np.int32),
         timeline_process=(present // max(len(domains), 1)).astype(np.int32),
         timeline_domain=(present % max(len(domains), 1)).astype(np.int32),
         processes=processes,
         domains=domains,
-        seq=integers(spans["seq"]),
-        mono_ns=integers(spans["mono_ns"]),
-        group_key=integers(spans["group_key"]),
-        instance_key=integers(spans["instance_key"]),
     )

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from otel_tf.correlator.columns import ROLE_COLLECTIVE, Columns, Int
+from otel_tf.correlator.columns import ROLE_COLLECTIVE, ROLE_RECV, Columns, Int, integers
 
 if TYPE_CHECKING:
     from otel_tf.correlator.engines.duckdb import Engine
@@ -21,9 +21,11 @@ __all__ = [
     "NESTED",
     "Barriers",
     "Edges",
+    "Events",
     "barrier_pairs",
     "barriers",
     "causal_edges",
+    "event_type",
     "waited_for",
     "with_barriers",
 ]
@@ -35,19 +37,23 @@ NESTED, LINK, COLLECTIVE = 0, 4, 5
 _LAST_FEW = 8
 
 
+#: Numbers of events: int32 as long as that is enough.
+Events = npt.NDArray[np.signedinteger[Any]]
+
+
 @dataclasses.dataclass(frozen=True)
 class Edges:
     """Happened-before between events: corrected(dst) − corrected(src) ≥ min_ns ≥ 1; arrays (E,)."""
 
-    src: Int
-    dst: Int
-    min_ns: Int
+    src: Events
+    dst: Events
+    min_ns: npt.NDArray[np.signedinteger[Any]]
     kind: npt.NDArray[np.int8]
 
     def __len__(self) -> int:
         return len(self.src)
 
-    def take(self, index: npt.NDArray[np.bool_] | Int) -> Edges:
+    def take(self, index: npt.NDArray[Any]) -> Edges:
         """Returns the edges at ``index``."""
         return Edges(self.src[index], self.dst[index], self.min_ns[index], self.kind[index])
 
@@ -73,36 +79,68 @@ def causal_edges(columns: Columns, local: Int, links: pa.Table, engine: Engine) 
         links: Rows of `tables.LINKS`.
         engine: Runs `sql/edges.sql` and `sql/links.sql`.
     """
-    spans = {
-        "row": np.arange(columns.count, dtype=np.int64),
-        "trace_hi": columns.trace_hi,
-        "trace_lo": columns.trace_lo,
-        "span_id": columns.span_id,
-        "parent_id": columns.parent_id,
+    parent, start_kind, end_kind, linked = _joined(columns, links, engine)
+    begun, ended = np.flatnonzero(start_kind >= 0), np.flatnonzero(end_kind >= 0)
+    # A child that ends within its parent on the same timeline was waited for; one that ends later was not.
+    late = (end_kind[ended] == NESTED) & (local[2 * ended + 1] > local[2 * parent[ended] + 1])
+    ended = ended[~late]
+    src = [2 * parent[begun], 2 * ended + 1, linked[0]]
+    dst = [2 * begun, 2 * parent[ended] + 1, linked[1]]
+    kind = [start_kind[begun], end_kind[ended], np.full(len(linked[0]), LINK, dtype=np.int8)]
+    source = np.concatenate(src).astype(event_type(columns.count), copy=False)
+    return Edges(
+        source,
+        np.concatenate(dst).astype(source.dtype, copy=False),
+        np.ones(len(source), np.int8),
+        np.concatenate(kind),
+    )
+
+
+def event_type(spans: int) -> type[np.signedinteger[Any]]:
+    """Returns the type for numbers of events, half as wide where that is enough."""
+    return np.int32 if spans < 1 << 29 else np.int64
+
+
+def _joined(
+    columns: Columns, links: pa.Table, engine: Engine
+) -> tuple[Int, npt.NDArray[np.int8], npt.NDArray[np.int8], tuple[Int, Int]]:
+    """Returns each span's parent and the kinds of the edges with it, −1 for none, and the links' edges.
+
+    Joined in parts, by trace: parents and children share theirs, and a part fits where a whole would not.
+    """
+    parent = np.full(columns.count, -1, dtype=event_type(columns.count))
+    start_kind = np.full(columns.count, -1, dtype=np.int8)
+    end_kind = np.full(columns.count, -1, dtype=np.int8)
+    sources, targets = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    parts = 1 << (columns.count >> 20).bit_length()
+    trace = columns.trace_lo
+    part_of = (trace & (parts - 1)).astype(np.int16)
+    part_of_link = integers(links["trace_lo"]) & (parts - 1)
+    ids = {"trace_hi": columns.trace_hi, "trace_lo": trace, "span_id": columns.span_id}
+    ids["parent_id"] = columns.parent_id
+    told = {
         "kind": columns.kind,
         "failed": columns.failed,
         "role": columns.role,
         "timeline": columns.timeline,
-        "start_ns": local[0::2],
-        "end_ns": local[1::2],
     }
-    found = engine.query("edges", spans=spans)
-    # By row of the child, of which there is one each: an order that no engine's threads can change.
-    parent = np.full(columns.count, -1, dtype=np.int64)
-    kinds = np.full((2, columns.count), -1, dtype=np.int8)
-    parent[found["child"]] = found["parent"]
-    kinds[0][found["child"]], kinds[1][found["child"]] = found["start_kind"], found["end_kind"]
-    begun, ended = np.flatnonzero(kinds[0] >= 0), np.flatnonzero(kinds[1] >= 0)
-    src, dst = [2 * parent[begun], 2 * ended + 1], [2 * begun, 2 * parent[ended] + 1]
-    kind = [kinds[0][begun], kinds[1][ended]]
-    if links.num_rows:
-        linked = engine.query("links", spans=spans, links=links)
-        order = np.lexsort((linked["dst"], linked["src"]))
-        src.append(linked["src"][order])
-        dst.append(linked["dst"][order])
-        kind.append(np.full(len(order), LINK, dtype=np.int8))
-    source = np.concatenate(src)
-    return Edges(source, np.concatenate(dst), np.ones(len(source), np.int64), np.concatenate(kind))
+    for part in range(parts):
+        row = np.flatnonzero(part_of == part)
+        spans = {"row": row, **{name: column[row] for name, column in {**ids, **told}.items()}}
+        found = engine.query("edges", spans=spans)
+        # By row of the child, of which there is one each: an order that no engine's threads can change.
+        parent[found["child"]] = found["parent"]
+        start_kind[found["child"]], end_kind[found["child"]] = found["start_kind"], found["end_kind"]
+        here = np.flatnonzero(part_of_link == part)
+        if len(here):
+            linked = engine.query("links", spans=spans, links=links.take(pa.array(here)))
+            sources.append(linked["linked"])
+            targets.append(linked["linking"])
+    source, target = np.concatenate(sources), np.concatenate(targets)
+    order = np.lexsort((target, source))
+    source, target = source[order], target[order]
+    # What is linked had begun; a receive may wait for its send, so there only the end comes after it.
+    return parent, start_kind, end_kind, (2 * source, 2 * target + (columns.role[target] == ROLE_RECV))
 
 
 def waited_for(edges: Edges, local: Int) -> tuple[Edges, Int]:
@@ -123,7 +161,7 @@ def waited_for(edges: Edges, local: Int) -> tuple[Edges, Int]:
     again = Edges(
         np.concatenate([kept.src, child]),
         np.concatenate([kept.dst, parent]),
-        np.concatenate([kept.min_ns, np.ones(len(child), np.int64)]),
+        np.concatenate([kept.min_ns, np.ones(len(child), np.int8)]),
         np.concatenate([kept.kind, np.full(len(child), NESTED, np.int8)]),
     )
     return again, number
@@ -164,8 +202,10 @@ def barriers(columns: Columns) -> Barriers:
 
 def with_barriers(edges: Edges, met: Barriers, spans: int) -> Edges:
     """Returns ``edges`` with enter → barrier → leave added: 2 edges a member, not one for every pair."""
+    if not met.count:
+        return edges
     virtual = 2 * spans + met.number
-    ones = np.ones(2 * len(virtual), dtype=np.int64)
+    ones = np.ones(2 * len(virtual), dtype=np.int8)
     return Edges(
         np.concatenate([edges.src, 2 * met.row, virtual]),
         np.concatenate([edges.dst, virtual, 2 * met.row + 1]),

@@ -8,7 +8,7 @@ certified it; sequence numbers, then readings decide for the rest, and what stay
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -65,14 +65,14 @@ class Cut:
 
     work: Clockwork
     crossing: clocks.Crossings
-    outliers: Int
+    outliers: npt.NDArray[np.signedinteger[Any]]
     rows: dict[str, Int] | None
 
     def renumbered(self, number: Int) -> Cut:
         """Returns the same for edges that went to other places, ``number`` by old index."""
 
-        def moved(edge: Int) -> Int:
-            return np.where(edge >= 0, number[np.maximum(edge, 0)], edge)
+        def moved(edge: npt.NDArray[np.signedinteger[Any]]) -> npt.NDArray[np.signedinteger[Any]]:
+            return np.where(edge >= 0, number[np.maximum(edge, 0)], edge).astype(edge.dtype)
 
         crossing = dataclasses.replace(self.crossing, edge=moved(self.crossing.edge))
         return dataclasses.replace(self, crossing=crossing, outliers=moved(self.outliers))
@@ -128,7 +128,7 @@ def _settled(found: list[_Found], guilty: set[int]) -> dict[tuple[int, int], lis
     return settled
 
 
-def _outliers(found: list[_Found], crossing: clocks.Crossings) -> Int:
+def _outliers(found: list[_Found], crossing: clocks.Crossings) -> npt.NDArray[np.signedinteger[Any]]:
     """Returns the edges that contradict those around them, by the order that leaves fewest of them."""
     best: dict[tuple[int, int], _Found] = {}
     for item in found:
@@ -173,7 +173,7 @@ def _find(crossing: _Flat, reference: int, settled: dict[tuple[int, int], list[_
     value = np.where(upward, gap, -gap)
     at_low = np.where(upward, crossing.src_ns, crossing.dst_ns)
     at_high = np.where(upward, crossing.dst_ns, crossing.src_ns)
-    pair = low * len(crossing.doubt) + high
+    pair = low * np.int64(len(crossing.doubt)) + high
     # Two bytes are sorted by counting, eight by comparing.
     by_pair = np.argsort(pair.astype(np.int16) if pair.max() < 1 << 15 else pair, kind="stable")
     bounds = np.flatnonzero(np.diff(pair[by_pair])) + 1

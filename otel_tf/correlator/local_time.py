@@ -35,12 +35,13 @@ def local_times(columns: Columns, clocks: pa.Table) -> tuple[Int, tuple[ClockSte
     domain = columns.timeline_domain[columns.timeline]
     clock_domain, names = codes(clocks["domain"])
     snapshots = integers(clocks["mono_ns"]), integers(clocks["wall_ns"])
-    has_mono = columns.mono_ns >= 0
+    mono_ns, start_ns = columns.mono_ns, columns.start_ns
+    has_mono = mono_ns >= 0
     for number, name in enumerate(columns.domains):
         rows = np.flatnonzero((domain == number) & has_mono)
         own = np.flatnonzero(clock_domain == names.index(name)) if name in names else np.zeros(0, np.int64)
-        mono = np.concatenate([columns.mono_ns[rows], snapshots[0][own]])
-        wall = np.concatenate([columns.start_ns[rows], snapshots[1][own]])
+        mono = np.concatenate([mono_ns[rows], snapshots[0][own]])
+        wall = np.concatenate([start_ns[rows], snapshots[1][own]])
         levels = _levels(mono, wall)
         if len(levels) < 2:
             continue
@@ -82,12 +83,13 @@ def _straighten(columns: Columns, local: Int, rows: Int, levels: list[tuple[int,
     """Takes the steps between ``levels`` out of the local times of ``rows``."""
     since = np.array([mono for mono, _ in levels], dtype=np.int64)
     ahead = np.array([level for _, level in levels], dtype=np.int64)
-    with_mono = columns.mono_ns[rows] >= 0
+    mono, start = columns.mono_ns[rows], columns.start_ns[rows]
+    with_mono = mono >= 0
     level = np.empty(len(rows), dtype=np.int64)
-    level[with_mono] = np.searchsorted(since, columns.mono_ns[rows[with_mono]], side="right") - 1
+    level[with_mono] = np.searchsorted(since, mono[with_mono], side="right") - 1
     # By wall time where that is all there is: the last level that had begun by then.
     begun = np.maximum.accumulate(since + ahead)
-    level[~with_mono] = np.searchsorted(begun, columns.start_ns[rows[~with_mono]], side="right") - 1
+    level[~with_mono] = np.searchsorted(begun, start[~with_mono], side="right") - 1
     excess = (ahead - ahead[0])[np.maximum(level, 0)]
     local[2 * rows] -= excess
     local[2 * rows + 1] -= excess

@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from otel_tf.correlator.adjust import Adjusted, Quarantine, adjust, busiest_domain, last_entrants
+from otel_tf.correlator.adjust import Adjusted, adjust, busiest_domain, last_entrants
 from otel_tf.correlator.answers import Answers, answer
+from otel_tf.correlator.aside import Quarantine
 from otel_tf.correlator.clock_tables import clock_report, clock_table
 from otel_tf.correlator.clockwork import whole_clocks
 from otel_tf.correlator.columns import Columns, Int, codes, from_spans, integers
@@ -84,7 +85,7 @@ def correlate_tables(
         cut = cut.renumbered(number)
     program = program_order(columns, cut.work.local_ns, found)
     adjusted = adjust(columns, cut, found, met, program, reference=keep, engine=runner)
-    rank = linear_order(adjusted.by_position, program)
+    rank = linear_order(adjusted.by_position[: len(program.event)], program)
     answers = answer(ingested.spans, columns, met, rank, adjusted.time_ns)
     edges = _between_spans(adjusted.edges, met, adjusted.time_ns, columns.count)
     set_aside = adjusted.quarantine
@@ -124,7 +125,7 @@ def _between_spans(edges: Edges, met: Barriers, time_ns: Int, count: int) -> Edg
     leaving = edges.take(edges.src >= 2 * count)
     if not len(leaving):
         return plain
-    last, _ = last_entrants(met, time_ns)
+    last, _ = last_entrants(met, time_ns[2 * met.row])
     source = last[leaving.src - 2 * count]
     return Edges(
         np.concatenate([plain.src, source]),
@@ -148,8 +149,8 @@ def _inversions(columns: Columns, edges: Edges) -> int:
 
 
 def _spans(spans: pa.Table, columns: Columns, rank: Int, adjusted: Adjusted, answers: Answers) -> pa.Table:
-    start, end = adjusted.time_ns[0 : 2 * columns.count : 2], adjusted.time_ns[1 : 2 * columns.count : 2]
-    error = adjusted.error_ns[: 2 * columns.count].reshape(-1, 2).max(axis=1)
+    start, end = adjusted.time_ns[0::2], adjusted.time_ns[1::2]
+    error = adjusted.error_ns
     order = np.empty(columns.count, dtype=np.int64)
     order[np.argsort(rank[0::2])] = np.arange(columns.count)
     told = answers.staleness >= 0

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from otel_tf.correlator.columns import Columns, Int
-from otel_tf.correlator.edges import NESTED, Edges
+from otel_tf.correlator.edges import NESTED, Edges, Events, event_type
 
 __all__ = ["Program", "program_order"]
 
@@ -27,8 +27,8 @@ class Program:
         first: Position at which each timeline begins, and the end of the last (T+1,).
     """
 
-    event: Int
-    position: Int
+    event: Events
+    position: Events
     first: Int
 
     def segment_starts(self) -> npt.NDArray[np.bool_]:
@@ -60,7 +60,7 @@ def program_order(columns: Columns, local: Int, edges: Edges) -> Program:
     return Program(event, position, np.concatenate([[0], 2 * np.cumsum(sizes)]).astype(np.int64))
 
 
-def _sorted(columns: Columns, start: Int, end: Int, edges: Edges) -> Int:
+def _sorted(columns: Columns, start: Int, end: Int, edges: Edges) -> Events:
     """Returns events sorted by (timeline, time, what decides between equal times)."""
     lanes = len(columns.timeline_process)
     first = np.full(lanes, np.iinfo(np.int64).max, dtype=np.int64)
@@ -73,18 +73,20 @@ def _sorted(columns: Columns, start: Int, end: Int, edges: Edges) -> Int:
     key[1::2] = end - first[columns.timeline]
     if lanes.bit_length() + bits < 63:  # one word for both sorts twice as fast
         key += np.repeat(columns.timeline.astype(np.int64) << bits, 2)
-        event = np.argsort(key)
+        event = np.argsort(key).astype(event_type(columns.count), copy=False)
         tied = np.diff(key[event]) == 0
     else:
         lane = np.repeat(columns.timeline, 2)
-        event = np.lexsort((key, lane))
+        event = np.lexsort((key, lane)).astype(event_type(columns.count), copy=False)
         tied = (np.diff(key[event]) == 0) & (np.diff(lane[event]) == 0)
     if tied.any():
         _settle_ties(columns, start, edges, event, tied)
     return event
 
 
-def _settle_ties(columns: Columns, start: Int, edges: Edges, event: Int, tied: npt.NDArray[np.bool_]) -> None:
+def _settle_ties(
+    columns: Columns, start: Int, edges: Edges, event: Events, tied: npt.NDArray[np.bool_]
+) -> None:
     """Sorts what stands at equal times, in place."""
     among = np.flatnonzero(np.r_[tied, False] | np.r_[False, tied])
     group = np.cumsum(np.r_[True, ~tied])[among]
@@ -92,9 +94,10 @@ def _settle_ties(columns: Columns, start: Int, edges: Edges, event: Int, tied: n
     row, ends = some >> 1, (some & 1).astype(bool)
     depth = _depth_of_ties(columns, start, edges)
     sign = np.where(ends, -1, 1)
+    span_id = columns.span_id[row]
     order = np.lexsort(
         (
-            np.where(ends, ~columns.span_id[row], columns.span_id[row]),
+            np.where(ends, ~span_id, span_id),
             sign * columns.seq[row],
             sign * depth[row] if depth is not None else sign,
             np.where(ends, -start[row], 0),
@@ -105,9 +108,11 @@ def _settle_ties(columns: Columns, start: Int, edges: Edges, event: Int, tied: n
     event[among] = some[order]
 
 
-def _against_sequence(columns: Columns, event: Int) -> bool:
+def _against_sequence(columns: Columns, event: Events) -> bool:
     """Returns whether a timeline's starts are in another order than their sequence numbers."""
     row = event[event & 1 == 0] >> 1
+    if columns.spans["seq"].null_count == columns.count:
+        return False
     seq, lane = columns.seq[row], columns.timeline[row]
     if (seq < 0).any():
         seq, lane = seq[seq >= 0], lane[seq >= 0]
@@ -116,10 +121,11 @@ def _against_sequence(columns: Columns, event: Int) -> bool:
 
 def _by_sequence(columns: Columns, start: Int) -> Int:
     """Returns local starts, raised where a smaller ``seq`` of the timeline started later by the clock."""
-    rows = np.flatnonzero(columns.seq >= 0)
+    seq, span_id = columns.seq, columns.span_id
+    rows = np.flatnonzero(seq >= 0)
     if not len(rows):
         return start
-    order = rows[np.lexsort((columns.span_id[rows], columns.seq[rows], columns.timeline[rows]))]
+    order = rows[np.lexsort((span_id[rows], seq[rows], columns.timeline[rows]))]
     times = start[order]
     lane = columns.timeline[order]
     same = lane[1:] == lane[:-1]

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -48,9 +49,9 @@ class Layout:
     """
 
     segment: npt.NDArray[np.bool_]
-    src: Int
-    dst: Int
-    min_ns: Int
+    src: npt.NDArray[np.signedinteger[Any]]
+    dst: npt.NDArray[np.signedinteger[Any]]
+    min_ns: npt.NDArray[np.signedinteger[Any]]
 
 
 def repair(time_ns: Int, layout: Layout) -> Int:
@@ -63,16 +64,16 @@ def repair(time_ns: Int, layout: Layout) -> Int:
     Raises:
         CycleError: The edges contradict the program order or each other.
     """
-    needed = time_ns[layout.src] + layout.min_ns
-    late = np.flatnonzero(needed > time_ns[layout.dst])
-    moved = time_ns.copy()
+    late = np.flatnonzero(time_ns[layout.src] + layout.min_ns > time_ns[layout.dst])
     if not len(late):
-        return moved
+        return time_ns
+    moved = time_ns.copy()
     starts = np.flatnonzero(layout.segment)
     bounds = np.r_[starts, len(moved)]
     fades: dict[int, Int] = {}
-    edge_lane = np.searchsorted(starts, layout.src, side="right") - 1
-    by_lane = np.argsort(edge_lane, kind="stable")
+    edge_lane = (np.searchsorted(starts, layout.src, side="right") - 1).astype(np.int32)
+    # Two bytes are sorted by counting, eight by comparing.
+    by_lane = np.argsort(edge_lane.astype(np.int16) if len(starts) < 1 << 15 else edge_lane, kind="stable")
     first = np.searchsorted(edge_lane[by_lane], np.arange(len(starts) + 1))
     for round_number in range(1 << 30):
         if round_number and round_number % _PATIENCE == 0:

@@ -29,11 +29,12 @@ def resolutions(columns: Columns) -> Int:
     every = np.maximum(sizes // _SAMPLE, 1)
     chosen = np.flatnonzero(columns.span_id % every[columns.timeline] == 0)
     lanes = columns.timeline[chosen]
+    start, end = columns.start_ns, columns.end_ns
     for number in np.flatnonzero(sizes >= _FEWEST).tolist():
         rows = chosen[lanes == number]
         if len(rows) < _FEWEST:
             rows = np.flatnonzero(columns.timeline == number)
-        stamps = np.concatenate([columns.start_ns[rows], columns.end_ns[rows]])
+        stamps = np.concatenate([start[rows], end[rows]])
         result[number] = _resolution(stamps - stamps.min())
     return result
 

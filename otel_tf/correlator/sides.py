@@ -132,11 +132,12 @@ def _widest_gap(reading: Int, last: int, first: int, size: int) -> tuple[int, bo
 
 def _by_sequence(columns: Columns, events: Int, side: npt.NDArray[np.int8], *, reading: Int) -> None:
     """Places starts on either side of a step backwards by their sequence numbers, where they have some."""
-    starts = np.flatnonzero((events & 1 == 0) & (columns.seq[events >> 1] >= 0))
+    seq = columns.seq[events >> 1]
+    starts = np.flatnonzero((events & 1 == 0) & (seq >= 0))
     lanes = columns.timeline[events[starts] >> 1]
     for lane in np.unique(lanes):
         mine = starts[lanes == lane]
-        mine = mine[np.argsort(columns.seq[events[mine] >> 1], kind="stable")]
+        mine = mine[np.argsort(seq[mine], kind="stable")]
         known = side[mine]
         begin = int(np.flatnonzero(known == BEFORE).max(initial=-1)) + 1
         end = int(np.flatnonzero(known == AFTER).min(initial=len(mine)))

@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from otel_tf.correlator.columns import Int
+from otel_tf.correlator.edges import Events
 
 __all__ = ["applied_between", "asynchronous"]
 
@@ -37,7 +38,7 @@ def asynchronous(
     return alone if (worker != worker[0]).any() else alone & served
 
 
-def applied_between(read: Int, applied: Int, counts: npt.NDArray[np.bool_]) -> Int:
+def applied_between(read: Events, applied: Events, counts: npt.NDArray[np.bool_]) -> Int:
     """Returns, per step, how many other steps were applied between its read and its own apply (S,).
 
     Args:
