@@ -45,6 +45,15 @@ _WRAPPER = "_otel_tf_stamped"
 
 Call = Callable[..., Any]
 
+# Several run with every closure.
+_PREPARING = Guard("preparing an attempt")
+_STARTING = Guard("starting an attempt")
+_RECORDING = Guard("recording an attempt")
+_ENDING = Guard("ending a closure")
+_WRAPPING = Guard("wrapping a scheduled function")
+_SCHEDULING = Guard("recording a closure")
+_FETCHING = Guard("fetching stamps")
+
 
 class _Outcome(threading.local):
     """What the coordinator's thread of a worker decided about the closure it is processing."""
@@ -110,7 +119,7 @@ class CoordinatorSeam(Seam):
         for telemetry in list(self._workers.values()):
             if telemetry.attempt_lock.acquire(timeout=_PATIENCE_S if force else 0):
                 try:
-                    with Guard("fetching stamps"):
+                    with _FETCHING:
                         telemetry.maintain(force=force)
                 finally:
                     telemetry.attempt_lock.release()
@@ -123,7 +132,7 @@ class CoordinatorSeam(Seam):
             return
         function = args[0] if args else kwargs["function"]
         wrapper = None
-        with Guard("wrapping a scheduled function"):
+        with _WRAPPING:
             wrapper = self._wrapper_of(function)
         if wrapper is not None and not self._init_with(wrapper, wrapped, args, kwargs):
             wrapper = None
@@ -133,7 +142,7 @@ class CoordinatorSeam(Seam):
             setattr(function, _WRAPPER, None)
         elif wrapper is None:
             wrapped(*args, **kwargs)
-        with Guard("recording a closure"):
+        with _SCHEDULING:
             training = self._is_training(instance._concrete_function)
             record = self._closures.scheduled(
                 name_of(function), training=training, stamped=wrapper is not None
@@ -178,13 +187,13 @@ class CoordinatorSeam(Seam):
         record: ClosureRecord | None = getattr(instance, _RECORD, None)
         worker = args[0] if args else kwargs["worker"]
         telemetry: WorkerTelemetry | None = None
-        with Guard("preparing an attempt"):
+        with _PREPARING:
             telemetry = self._telemetry_of(worker) if record is not None else None
         if record is None or telemetry is None:
             return wrapped(*args, **kwargs)
         with telemetry.attempt_lock:
             attempt: Attempt | None = None
-            with Guard("starting an attempt"):
+            with _STARTING:
                 telemetry.before_attempt()
                 attempt = self._closures.started(record, telemetry.name)
             # What the worker runs is no step of this process's own.
@@ -200,7 +209,7 @@ class CoordinatorSeam(Seam):
                 raise
             finally:
                 self._around.busy = False
-            with Guard("recording an attempt"):
+            with _RECORDING:
                 if attempt is not None:
                     self._closures.succeeded(attempt)
                     telemetry.succeeded(attempt)
@@ -230,13 +239,13 @@ class CoordinatorSeam(Seam):
         try:
             return wrapped(*args, **kwargs)
         finally:
-            with Guard("ending a closure"):
+            with _ENDING:
                 record: ClosureRecord | None = getattr(closure, _RECORD, None)
                 if record is not None and not self._outcome.put_back:
                     failure = self._outcome.failure
                     self._closures.ended(record, None if failure is None else describe_error(failure))
                 self._outcome.failure = None
-            with Guard("fetching stamps"):
+            with _FETCHING:
                 telemetry = self._workers.get(instance)
                 if telemetry is not None:
                     with telemetry.attempt_lock:
