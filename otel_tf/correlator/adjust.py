@@ -13,6 +13,7 @@ from otel_tf.correlator.clockwork import Clockwork, leaves
 from otel_tf.correlator.columns import Columns, Int
 from otel_tf.correlator.edges import Barriers, Edges, Events, with_barriers
 from otel_tf.correlator.epochs import Cut
+from otel_tf.correlator.order import linear_order
 from otel_tf.correlator.program import Program
 from otel_tf.correlator.repair import CycleError, Layout, repair, smooth
 from otel_tf.correlator.solver import UNBOUNDED
@@ -32,7 +33,7 @@ class Adjusted:
 
     Attributes:
         time_ns: Corrected time of every event, ns (2N,).
-        by_position: The same by program position, then of barriers, ns (2N+B,).
+        rank: Rank of every event in the causal order (2N,).
         error_ns: Half-width of the bar of both ends of every span, `UNBOUNDED` where unknown, ns (N,).
         edges: Accepted edges, barriers included.
         quarantine: Those set aside.
@@ -42,7 +43,7 @@ class Adjusted:
     """
 
     time_ns: Int
-    by_position: Int
+    rank: Events
     error_ns: Int
     edges: Edges
     quarantine: Quarantine
@@ -107,18 +108,21 @@ def adjust(
     moved = _repaired(laid, layout, aside, columns)
     del laid
     gone = np.flatnonzero(aside.mask)
-    needed = moved[layout.src] + layout.min_ns
-    contradicted = needed > moved[layout.dst]
+    excess = moved[layout.src[gone]] + layout.min_ns[gone] - moved[layout.dst[gone]]
+    violations = int((moved[layout.src] + layout.min_ns > moved[layout.dst]).sum() - (excess > 0).sum())
+    del layout
+    rank = linear_order(moved[: len(program.event)], program)
     time_ns = moved[program.position]
+    del moved
     return Adjusted(
         time_ns=time_ns,
-        by_position=moved,
+        rank=rank,
         error_ns=_bars(work, model, time_ns),
         edges=aside.kept(),
-        quarantine=aside.quarantine(needed[gone] - moved[layout.dst[gone]]),
+        quarantine=aside.quarantine(excess),
         work=work,
         clocks=model,
-        violations=int((contradicted & ~aside.mask).sum()),
+        violations=violations,
     )
 
 
@@ -170,7 +174,7 @@ def _explained(edges: Edges, work: Clockwork, model: Fit, last: Int) -> Int:
         return np.where(barrier, last[np.where(barrier, event - events, 0)], event) if len(last) else event
 
     src, dst = event_of(edges.src), event_of(edges.dst)
-    blur = work.blur(src) + work.unsure_ns[src] + work.blur(dst) + work.unsure_ns[dst]
+    blur = work.blur(src) + work.unsure(src) + work.blur(dst) + work.unsure(dst)
     bars = sum(
         np.minimum(model.at(work.epoch[event], work.local_ns[event])[1], UNBOUNDED) for event in (src, dst)
     )
@@ -200,7 +204,10 @@ def _bars(work: Clockwork, model: Fit, time_ns: Int) -> Int:
         event = slice(2 * begin, 2 * (begin + _PIECE))
         epoch, local = work.epoch[event], work.local_ns[event]
         shift, width = model.at(epoch, local)
-        error = width + work.unsure_ns[event] + np.abs(time_ns[event] - local - shift)
+        error = width + np.abs(time_ns[event] - local - shift)
+        error += (
+            work.unsure(np.arange(event.start, event.start + len(error))) if len(work.unsure_event) else 0
+        )
         error[~model.known[epoch] | (width >= UNBOUNDED)] = UNBOUNDED
         span = slice(begin, begin + _PIECE)
         bars[span] = error.reshape(-1, 2).max(axis=1) + work.resolution_ns[work.timeline[span]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from typing import Any
 
 import numpy as np
@@ -25,18 +26,20 @@ _COORDINATOR_TIME = f'"{semconv.TIME_SOURCE}":"{semconv.SOURCE_COORDINATOR}"'
 
 @dataclasses.dataclass(frozen=True)
 class Answers:
-    """What is known of each span, −1 where it does not apply (N,), and of each worker.
+    """What is known of steps and barriers, and of each worker.
 
     Attributes:
-        staleness: Other steps applied between a step's read and its apply.
-        staleness_source: Index into ``sources``.
+        steps: Rows of asynchronous steps (S,).
+        staleness: Other steps applied between a step's read and its apply (S,).
+        staleness_source: Index into ``sources`` (S,).
         sources: Names of where staleness may come from.
-        wait_ns, lateness_ns: Of a collective: waited for the last; entered after the first.
+        wait_ns, lateness_ns: Of a barrier's members: waited for the last; entered after the first.
         report: The parts of the report per worker, as JSON values.
     """
 
+    steps: Int
     staleness: Int
-    staleness_source: Int
+    staleness_source: npt.NDArray[np.int8]
     sources: tuple[str, ...]
     wait_ns: Int
     lateness_ns: Int
@@ -51,69 +54,62 @@ def answer(spans: pa.Table, columns: Columns, met: Barriers, rank: Events, time_
         columns: The same as numbers.
         met: Barriers.
         rank: Rank of every event in the causal order (2N,).
-        time_ns: Corrected time of every event, ns (≥ 2N,).
+        time_ns: Corrected time of every event, ns (2N,).
     """
     worker, workers = codes(spans["worker"])
     steps = np.flatnonzero((columns.role == ROLE_TRAIN_STEP) & (worker >= 0))
-    stale, source = _staleness(spans, columns, steps, worker, rank)
-    wait = np.full(columns.count, -1, dtype=np.int64)
-    late = wait.copy()
-    own = columns.end_ns - columns.start_ns
-    if len(met.row):
-        wait[met.row] = waits.waits(met, own[met.row])
-        late[met.row] = waits.lateness(met, time_ns[2 * met.row])
-    busy = own[steps] - _waited_within(columns, met, wait, steps)
+    stepped, stale, source = _staleness(spans, columns, steps, worker, rank)
+    own = columns.end_ns[met.row] - columns.start_ns[met.row]
+    wait = waits.waits(met, own)
+    busy = columns.end_ns[steps] - columns.start_ns[steps] - _waited_within(columns, met, wait, steps)
     score = stragglers.scores(worker[steps], busy, len(workers))
     report = {
         "steps": _steps(spans, columns, steps, worker, workers),
         "staleness": {
-            name: _spread(stale[mine], source[mine])
-            for name, mine in _by_worker(worker, workers, np.flatnonzero(stale >= 0))
+            name: _spread(stale[mine], source[mine]) for name, mine in _by_worker(worker[stepped], workers)
         },
         "waits": {
             name: {
                 "mean_s": float(wait[mine].mean() / 1e9),
                 "p99_s": float(np.percentile(wait[mine], 99) / 1e9),
             }
-            for name, mine in _by_worker(worker, workers, met.row)
+            for name, mine in _by_worker(worker[met.row], workers)
         },
         "stragglers": [
             {"worker": workers[number], "score": round(float(score[number]), 4)}
             for number in sorted(np.flatnonzero(~np.isnan(score)), key=lambda n: (-score[n], workers[n]))
         ],
     }
-    return Answers(stale, source, _SOURCES, wait, late, report)
+    late = waits.lateness(met, time_ns[2 * met.row])
+    return Answers(stepped, stale, source, _SOURCES, wait, late, report)
 
 
-def _by_worker(worker: npt.NDArray[np.integer], workers: tuple[str, ...], rows: Int) -> list[tuple[str, Int]]:
-    """Returns (worker, its rows) for every worker that has some."""
-    mine = ((name, rows[worker[rows] == number]) for number, name in enumerate(workers))
-    return [(name, found) for name, found in mine if len(found)]
+def _by_worker(worker: npt.NDArray[np.integer], workers: tuple[str, ...]) -> list[tuple[str, Int]]:
+    """Returns (name, indices) of every worker that occurs."""
+    order = np.argsort(worker, kind="stable")
+    bounds = np.searchsorted(worker[order], np.arange(len(workers) + 1))
+    found = zip(workers, itertools.pairwise(bounds.tolist()), strict=True)
+    return [(name, order[begin:end]) for name, (begin, end) in found if end > begin]
 
 
 def _staleness(
     spans: pa.Table, columns: Columns, steps: Int, worker: npt.NDArray[np.integer], rank: Events
-) -> tuple[Int, Int]:
-    stale = np.full(columns.count, -1, dtype=np.int64)
-    source = np.full(columns.count, -1, dtype=np.int64)
-    if not len(steps):
-        return stale, source
+) -> tuple[Int, Int, npt.NDArray[np.int8]]:
+    """Returns the asynchronous steps, their staleness and where it comes from."""
     served = columns.kind[steps] == 2
     alone = asynchronous(columns.trace_hi[steps], columns.trace_lo[steps], worker[steps], served)
     steps = steps[alone]
-    if not len(steps):
-        return stale, source
     counts = ~columns.failed[steps]
-    stale[steps] = applied_between(rank[2 * steps], rank[2 * steps + 1], counts)
+    stale = applied_between(rank[2 * steps], rank[2 * steps + 1], counts)
     texts = spans["attributes"].take(pa.array(steps))
     coordinator = pc.match_substring(texts, _COORDINATOR_TIME).fill_null(False).to_numpy()
-    source[steps] = np.where(coordinator, 2, 1)
+    source = np.where(coordinator, 2, 1).astype(np.int8)
     given, names = codes(spans["staleness_source"])
     if semconv.SOURCE_PROFILE in names:
-        told = integers(spans["staleness"])
-        exact = steps[(given[steps] == names.index(semconv.SOURCE_PROFILE)) & (told[steps] >= 0)]
+        told = integers(spans["staleness"])[steps]
+        exact = (given[steps] == names.index(semconv.SOURCE_PROFILE)) & (told >= 0)
         stale[exact], source[exact] = told[exact], 0
-    return stale, source
+    return steps, stale, source
 
 
 def _waited_within(columns: Columns, met: Barriers, wait: Int, steps: Int) -> Int:
@@ -127,10 +123,11 @@ def _waited_within(columns: Columns, met: Barriers, wait: Int, steps: Int) -> In
         mine = order[columns.timeline[steps][order] == lane]
         if not len(mine):
             continue
-        inside = met.row[columns.timeline[met.row] == lane]
+        here = columns.timeline[met.row] == lane
+        inside = met.row[here]
         at = np.searchsorted(columns.start_ns[steps][mine], columns.start_ns[inside], side="right") - 1
         fits = (at >= 0) & (columns.end_ns[inside] <= columns.end_ns[steps][mine[np.maximum(at, 0)]])
-        np.add.at(total, mine[at[fits]], wait[inside[fits]])
+        np.add.at(total, mine[at[fits]], wait[here][fits])
     return total
 
 
@@ -139,8 +136,9 @@ def _steps(
 ) -> dict[str, dict[str, int | None]]:
     number = integers(spans["global_step"])
     result: dict[str, dict[str, int | None]] = {}
-    for name, mine in _by_worker(worker, workers, steps):
-        known = number[mine][number[mine] >= 0]
+    for name, mine in _by_worker(worker[steps], workers):
+        own = number[steps[mine]]
+        known = own[own >= 0]
         result[name] = {
             "count": len(mine),
             "first": int(known.min()) if len(known) else None,
@@ -149,7 +147,7 @@ def _steps(
     return result
 
 
-def _spread(values: Int, source: Int) -> dict[str, Any]:
+def _spread(values: Int, source: npt.NDArray[np.int8]) -> dict[str, Any]:
     p50, p99 = np.percentile(values, [50, 99])
     return {
         "p50": float(p50),

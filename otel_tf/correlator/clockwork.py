@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from otel_tf.correlator import clocks
 from otel_tf.correlator.columns import Columns, Int
-from otel_tf.correlator.edges import Barriers, Edges, barrier_pairs
+from otel_tf.correlator.edges import Barriers, Edges, Events, barrier_pairs
 from otel_tf.correlator.resolution import resolutions
 
 __all__ = ["ClockStep", "Clockwork", "crossings", "leaves", "whole_clocks"]
@@ -35,7 +35,8 @@ class Clockwork:
             sizes (2N,).
         timeline: Timeline of every span (N,).
         resolution_ns: By how much a timeline's readings may be off for their format (T,).
-        unsure_ns: By how much more, because it may be on the other side of a step (2N,).
+        unsure_event, unsure_ns: Events that may be on the other side of a step, ascending, and by how much
+            more their readings may be off, therefore (U,).
         domain: Domain of every epoch (E,).
         rank: How many epochs of the same domain come before it (E,).
         taken_ns: What was taken out of an epoch's readings: reading − local (E,).
@@ -46,16 +47,24 @@ class Clockwork:
     local_ns: Int
     timeline: npt.NDArray[np.int32]
     resolution_ns: Int
+    unsure_event: Int
     unsure_ns: Int
     domain: Int
     rank: Int
     taken_ns: Int
     steps: tuple[ClockStep, ...]
 
-    def blur(self, event: Int) -> Int:
+    def blur(self, event: Events) -> Int:
         """Returns by how much readings may be off for their format, ns."""
         found: Int = self.resolution_ns[self.timeline[event >> 1]]
         return found
+
+    def unsure(self, event: Events) -> Int:
+        """Returns by how much readings may be off because of a step, ns."""
+        if not len(self.unsure_event):
+            return np.zeros(len(event), dtype=np.int64)
+        at = np.minimum(np.searchsorted(self.unsure_event, event), len(self.unsure_event) - 1)
+        return np.where(self.unsure_event[at] == event, self.unsure_ns[at], 0)
 
     @functools.cached_property
     def extents(self) -> clocks.Epochs:
@@ -81,7 +90,8 @@ def whole_clocks(columns: Columns, local: Int, steps: tuple[ClockStep, ...] = ()
         local_ns=local,
         timeline=columns.timeline,
         resolution_ns=resolutions(columns),
-        unsure_ns=np.zeros(2 * columns.count, dtype=np.int64),
+        unsure_event=np.zeros(0, dtype=np.int64),
+        unsure_ns=np.zeros(0, dtype=np.int64),
         domain=domains,
         rank=np.zeros_like(domains),
         taken_ns=np.zeros_like(domains),
@@ -125,7 +135,7 @@ def crossings(work: Clockwork, edges: Edges, met: Barriers) -> clocks.Crossings:
         src_ns=work.local_ns[src],
         dst_ns=work.local_ns[dst],
         min_ns=least - work.blur(src) - work.blur(dst),
-        unsure_ns=work.unsure_ns[src] + work.unsure_ns[dst],
+        unsure_ns=work.unsure(src) + work.unsure(dst),
         edge=number.astype(edges.src.dtype, copy=False),
         src=src,
         dst=dst,

@@ -141,26 +141,29 @@ def _outliers(found: list[_Found], crossing: clocks.Crossings) -> npt.NDArray[np
 
 @dataclasses.dataclass(frozen=True)
 class _Flat(clocks.Crossings):
-    """Crossings with every clock's own drift taken off its readings, and all readings of events (2N,)."""
+    """Crossings with every clock's own drift taken off its readings."""
 
+    work: Clockwork
+    slope: Int
     doubt: Int
-    reading_ns: Int
     rows: dict[str, Int]
 
 
 def _flattened(crossing: clocks.Crossings, work: Clockwork, reference: int, engine: Engine) -> _Flat:
     """Returns the crossings as if no clock drifted, as far as that can be told while clocks may step."""
-    extents = work.extents
-    rough, rows = clocks.rough_slopes(crossing, extents, reference, engine)
-    since = work.local_ns - extents.first_ns[work.epoch]
-    reading = (
-        work.local_ns + ((since >> 10) * rough.slope[work.epoch] >> 20)
-        if rough.slope.any()
-        else work.local_ns
-    )
+    rough, rows = clocks.rough_slopes(crossing, work.extents, reference, engine)
     columns = {field.name: getattr(crossing, field.name) for field in dataclasses.fields(crossing)}
-    columns["src_ns"], columns["dst_ns"] = reading[crossing.src], reading[crossing.dst]
-    return _Flat(**columns, doubt=rough.doubt, reading_ns=reading, rows=rows)
+    for end in ("src", "dst"):
+        columns[f"{end}_ns"] = _flat(work, rough.slope, columns[f"{end}_epoch"], columns[f"{end}_ns"])
+    return _Flat(**columns, work=work, slope=rough.slope, doubt=rough.doubt, rows=rows)
+
+
+def _flat(work: Clockwork, slope: Int, epoch: npt.NDArray[np.int32], local_ns: Int) -> Int:
+    """Returns readings with their clock's own drift taken off, ns."""
+    if not slope.any():
+        return local_ns
+    flat: Int = local_ns + ((local_ns - work.extents.first_ns[epoch] >> 10) * slope[epoch] >> 20)
+    return flat
 
 
 def _find(crossing: _Flat, reference: int, settled: dict[tuple[int, int], list[_Found]]) -> list[_Found]:
@@ -246,13 +249,16 @@ def _cut(columns: Columns, work: Clockwork, crossing: _Flat, epoch: int, seen: l
     jumps = [-item.step.size_ns if item.pair[0] == epoch else item.step.size_ns for item in seen]
     size = median(np.array(jumps, dtype=np.int64))
     events = np.flatnonzero(work.epoch == epoch)
-    side, unsure = sides(columns, events, crossing.reading_ns[events], evidence, size)
+    reading = _flat(
+        crossing.work, crossing.slope, crossing.work.epoch[events], crossing.work.local_ns[events]
+    )
+    side, unsure = sides(columns, events, reading, evidence, size)
     after = events[side == AFTER]
     before = events[side == BEFORE]
     if not len(after) or not len(before) or size == 0:
         return work
     number, domain = len(work.domain), int(work.domain[epoch])
-    new_epoch, local, doubt = work.epoch.copy(), work.local_ns.copy(), work.unsure_ns.copy()
+    new_epoch, local = work.epoch.copy(), work.local_ns.copy()
     new_epoch[after] = number
     rank = np.append(work.rank, work.rank[epoch] + 1)
     rank[:-1][(work.domain == domain) & (work.rank > work.rank[epoch])] += 1
@@ -263,12 +269,14 @@ def _cut(columns: Columns, work: Clockwork, crossing: _Flat, epoch: int, seen: l
     later = (rank > work.rank[epoch]) & (np.append(work.domain, domain) == domain)
     local[later[new_epoch]] -= taken
     taken_ns = np.append(work.taken_ns, work.taken_ns[epoch]) + np.where(later, taken, 0)
-    doubt[events[unsure]] += abs(size)
+    doubted = np.union1d(work.unsure_event, events[unsure])
+    doubt = work.unsure(doubted) + np.where(np.isin(doubted, events[unsure]), abs(size), 0)
     return Clockwork(
         new_epoch,
         local,
         work.timeline,
         work.resolution_ns,
+        doubted,
         doubt,
         np.append(work.domain, domain),
         rank,

@@ -18,7 +18,6 @@ from otel_tf.correlator.columns import Columns, Int, codes, from_spans, integers
 from otel_tf.correlator.edges import KINDS, Barriers, Edges, barriers, causal_edges, waited_for
 from otel_tf.correlator.epochs import split
 from otel_tf.correlator.local_time import local_times
-from otel_tf.correlator.order import linear_order
 from otel_tf.correlator.program import program_order
 from otel_tf.correlator.solver import UNBOUNDED
 from otel_tf.correlator.tables import EDGES
@@ -29,6 +28,9 @@ if TYPE_CHECKING:
     from otel_tf.correlator.tables import Ingested
 
 __all__ = ["Correlated", "correlate_tables"]
+
+#: Edges at a time where each needs several numbers only for a moment.
+_PIECE = 1 << 18
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,12 +87,11 @@ def correlate_tables(
         cut = cut.renumbered(number)
     program = program_order(columns, cut.work.local_ns, found)
     adjusted = adjust(columns, cut, found, met, program, reference=keep, engine=runner)
-    rank = linear_order(adjusted.by_position[: len(program.event)], program)
-    answers = answer(ingested.spans, columns, met, rank, adjusted.time_ns)
+    answers = answer(ingested.spans, columns, met, adjusted.rank, adjusted.time_ns)
     edges = _between_spans(adjusted.edges, met, adjusted.time_ns, columns.count)
     set_aside = adjusted.quarantine
     return Correlated(
-        spans=_spans(ingested.spans, columns, rank, adjusted, answers),
+        spans=_spans(ingested.spans, columns, met, adjusted, answers),
         edges=_edges(edges),
         quarantined=_quarantined(set_aside),
         clocks=clock_table(columns, adjusted),
@@ -141,43 +142,63 @@ def _inversions(columns: Columns, edges: Edges) -> int:
     Between two clocks an edge needs its least time; on one clock only going backwards is wrong, since a
     step without stamps of its worker has its dispatch's times.
     """
-    wall = np.empty(2 * columns.count, dtype=np.int64)
-    wall[0::2], wall[1::2] = columns.start_ns, columns.end_ns
+    start, end = columns.start_ns, columns.end_ns
     domain = columns.timeline_domain[columns.timeline]
-    other = domain[edges.src >> 1] != domain[edges.dst >> 1]
-    return int((wall[edges.dst] - wall[edges.src] < np.where(other, edges.min_ns, 0)).sum())
+    count = 0
+    for begin in range(0, len(edges), _PIECE):
+        src, dst = edges.src[begin : begin + _PIECE], edges.dst[begin : begin + _PIECE]
+        before, after = (np.where(event & 1, end[event >> 1], start[event >> 1]) for event in (src, dst))
+        other = domain[src >> 1] != domain[dst >> 1]
+        count += int((after - before < np.where(other, edges.min_ns[begin : begin + _PIECE], 0)).sum())
+    return count
 
 
-def _spans(spans: pa.Table, columns: Columns, rank: Int, adjusted: Adjusted, answers: Answers) -> pa.Table:
-    start, end = adjusted.time_ns[0::2], adjusted.time_ns[1::2]
-    error = adjusted.error_ns
+def _spans(
+    spans: pa.Table, columns: Columns, met: Barriers, adjusted: Adjusted, answers: Answers
+) -> pa.Table:
+    start, error = np.ascontiguousarray(adjusted.time_ns[0::2]), adjusted.error_ns
     order = np.empty(columns.count, dtype=np.int64)
-    order[np.argsort(rank[0::2])] = np.arange(columns.count)
-    told = answers.staleness >= 0
-    result = spans
-    if told.any():
-        given, names = codes(spans["staleness_source"])
-        every = (*names, *answers.sources)
-        source = np.where(told, answers.staleness_source + len(names), given).astype(np.int32)
-        stale = np.where(told, answers.staleness, integers(spans["staleness"]))
-        for name, values in (
-            ("staleness", pa.array(stale, mask=stale < 0)),
-            ("staleness_source", _distinct_texts(source, every)),
-        ):
-            at = result.schema.get_field_index(name)
-            result = result.set_column(at, result.schema.field(name), values)
+    order[np.argsort(adjusted.rank[0::2])] = np.arange(columns.count)
+    result = _with_staleness(spans, columns, answers)
     extra = {
         "order": pa.array(order),
         "corrected_start_ns": pa.array(start),
-        "corrected_end_ns": pa.array(end),
+        "corrected_end_ns": pa.array(np.ascontiguousarray(adjusted.time_ns[1::2])),
         "shift_ns": pa.array(start - columns.start_ns),
         "error_ns": pa.array(error, mask=error >= UNBOUNDED),
-        "wait_ns": pa.array(answers.wait_ns, mask=answers.wait_ns < 0),
-        "lateness_ns": pa.array(answers.lateness_ns, mask=answers.wait_ns < 0),
+        "wait_ns": _sparse(columns.count, met.row, answers.wait_ns),
+        "lateness_ns": _sparse(columns.count, met.row, answers.lateness_ns),
     }
     for name, values in extra.items():
         result = result.append_column(name, values)
     return result
+
+
+def _sparse(count: int, rows: Int, values: Int) -> pa.Array:
+    """Returns a column that is null but at ``rows``."""
+    if not len(rows):
+        return pa.nulls(count, pa.int64())
+    whole, missing = np.zeros(count, dtype=np.int64), np.ones(count, dtype=bool)
+    whole[rows], missing[rows] = values, False
+    return pa.array(whole, mask=missing)
+
+
+def _with_staleness(spans: pa.Table, columns: Columns, answers: Answers) -> pa.Table:
+    """Returns the spans with staleness and its source filled in for asynchronous steps."""
+    if not len(answers.steps):
+        return spans
+    given, names = codes(spans["staleness_source"])
+    source = given.astype(np.int32)
+    source[answers.steps] = answers.staleness_source + len(names)
+    stale = integers(spans["staleness"]).copy()
+    stale[answers.steps] = answers.staleness
+    for name, values in (
+        ("staleness", pa.array(stale, mask=stale < 0)),
+        ("staleness_source", _distinct_texts(source, (*names, *answers.sources))),
+    ):
+        at = spans.schema.get_field_index(name)
+        spans = spans.set_column(at, spans.schema.field(name), values)
+    return spans
 
 
 def _distinct_texts(index: npt.NDArray[np.int32], names: tuple[str, ...]) -> pa.DictionaryArray:

@@ -46,5 +46,9 @@ def applied_between(read: Events, applied: Events, counts: npt.NDArray[np.bool_]
         applied: Rank of each step's end (S,).
         counts: Steps whose apply counts for others: those that did not fail (S,).
     """
-    ends = np.sort(applied[counts])
-    return np.searchsorted(ends, applied, side="left") - np.searchsorted(ends, read, side="right")
+    # How many applies there were up to each rank: one pass, where looking each step up would be a search.
+    upto = np.zeros(int(applied.max(initial=0)) + 1, dtype=np.int8)
+    upto[applied[counts]] = 1
+    total = np.cumsum(upto, dtype=np.int32)
+    between: Int = (total[applied] - upto[applied] - total[read]).astype(np.int64)
+    return between
