@@ -7,6 +7,7 @@ outputs stay as they are.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import time
 import weakref
@@ -34,10 +35,26 @@ Call = Callable[..., Any]
 _logger = logging.getLogger("otel_tf")
 _STAMPING = Guard("stamping a collective")
 
-#: Op types whose inputs we know: (tensor, group size, group key, instance key, ordering token).
+#: Op types whose inputs we know: tensor, group size, group key, instance key, ordering token.
 _KNOWN_OPS = ("CollectiveReduceV2", "CollectiveGatherV2")
-#: Where a graph carries its last collectives: not in a table of ours, which would keep it alive.
-_LAST = "_otel_tf_last_collectives"
+_INSTANCE_KEY = 3
+#: Keeps our ops' names apart from the user's, which stay as they are.
+_SCOPE = "otel_tf"
+#: Where a graph carries its stamps: not in a table of ours, which would keep it alive.
+_STAMPS = "_otel_tf_stamps"
+
+
+@dataclasses.dataclass(slots=True)
+class _Stamps:
+    """What was added to one graph.
+
+    Attributes:
+        last: The result of the last collective, by launcher.
+        ring: Where entries are put.
+    """
+
+    last: dict[int, tf.Tensor] = dataclasses.field(default_factory=dict)
+    ring: ring.RingEnd | None = None
 
 
 class CollectiveSeam(Seam):
@@ -70,7 +87,7 @@ class CollectiveSeam(Seam):
         """Stops fetching; graphs that are traced already go on stamping into a ring that stays bounded."""
         self._stop()
         for graph in list(self._graphs):
-            setattr(graph, _LAST, None)
+            setattr(graph, _STAMPS, None)
 
     def settle(self) -> None:
         """Fetches what the ring holds."""
@@ -110,32 +127,34 @@ class CollectiveSeam(Seam):
         self, launcher: Any, input_tensor: Any, control_input: Any = None, options: Any = None
     ) -> tf.Tensor:
         after = [x for x in (input_tensor, control_input) if tf.is_tensor(x) or isinstance(x, tf.Operation)]
-        last = self._last_of(ops.get_default_graph()).get(id(launcher))
+        last = self._stamps_of(ops.get_default_graph()).last.get(id(launcher))
         if last is not None and launcher._use_ordering_token():
             # The collectives of a device follow each other: this one begins when its input is there and
             # the one before is over.
             after.append(last)
-        with tf.name_scope("otel_tf"):
+        with tf.name_scope(_SCOPE):
             return ring.stamp(after)
 
     def _after(self, launcher: Any, start: tf.Tensor, result: Any) -> None:
         collective = result.op
         if collective.type not in _KNOWN_OPS:
             return
-        self._last_of(result.graph)[id(launcher)] = result
-        _, _, group_key, instance_key = collective.inputs[:4]
-        with tf.name_scope("otel_tf"):
-            ring.push(start, ring.stamp([result]), group_key, instance_key)
+        stamps = self._stamps_of(result.graph)
+        stamps.last[id(launcher)] = result
+        instance_key = collective.inputs[_INSTANCE_KEY]
+        with tf.name_scope(_SCOPE):
+            if stamps.ring is None:
+                stamps.ring = ring.RingEnd()
+            stamps.ring.push(start, ring.stamp([result]), launcher._group_key, instance_key)
         self._start()
 
-    def _last_of(self, graph: Any) -> dict[int, tf.Tensor]:
-        """Returns the result of the last collective in a graph, by launcher."""
-        last: dict[int, tf.Tensor] | None = getattr(graph, _LAST, None)
-        if last is None:
-            last = {}
-            setattr(graph, _LAST, last)
+    def _stamps_of(self, graph: Any) -> _Stamps:
+        stamps: _Stamps | None = getattr(graph, _STAMPS, None)
+        if stamps is None:
+            stamps = _Stamps()
+            setattr(graph, _STAMPS, stamps)
             self._graphs.add(graph)
-        return last
+        return stamps
 
     # -- fetching ------------------------------------------------------------------------------------------
 

@@ -1,8 +1,8 @@
 """Where a graph leaves the times of its collectives, until a thread of this process fetches them.
 
 A queue in the process's own memory: it needs no initialiser, is found by its name from every graph, and a
-failed step leaves it as it is. It has no capacity to run full against; a graph looks how long it is and
-leaves an entry out rather than wait.
+failed step leaves it as it is. It has no capacity to run full against: a graph looks how long it is, once
+a run, and leaves its entries out rather than wait.
 """
 
 from __future__ import annotations
@@ -12,19 +12,18 @@ import numpy.typing as npt
 import tensorflow as tf
 from tensorflow.python.framework import ops
 
-__all__ = ["MOST_ENTRIES", "fetch", "push", "stamp"]
+__all__ = ["MOST_ENTRIES", "RingEnd", "fetch", "stamp"]
 
 _NAME = "otel_tf/collectives"
 #: Entries that may wait; more are left out. Fetched several times a second.
 MOST_ENTRIES = 65_536
-#: Start and end in s, group key, instance key: whole numbers up to 2**53 are exact.
+#: Numbers of an entry: start and end in s, group key, instance key. Whole ones are exact up to 2**53.
 _WIDTH = 4
 
 
 def _ring() -> tf.Tensor:
-    return tf.raw_ops.FIFOQueueV2(
-        component_types=[tf.float64], shapes=[[_WIDTH]], capacity=-1, shared_name=_NAME
-    )
+    # Of numbers, not of entries: the fewer ops the better. Those of one op stay together.
+    return tf.raw_ops.FIFOQueueV2(component_types=[tf.float64], shapes=[[]], capacity=-1, shared_name=_NAME)
 
 
 def stamp(after: list[tf.Tensor | tf.Operation]) -> tf.Tensor:
@@ -33,27 +32,35 @@ def stamp(after: list[tf.Tensor | tf.Operation]) -> tf.Tensor:
         return tf.timestamp()
 
 
-def push(start: tf.Tensor, end: tf.Tensor, group_key: tf.Tensor, instance_key: tf.Tensor) -> None:
-    """Adds an op to the graph that leaves an entry; it never waits.
+class RingEnd:
+    """The end of the ring that a graph puts into: ops of the graph that is built when it is made."""
 
-    Args:
-        start: From `stamp`.
-        end: From `stamp`.
-        group_key: int32 [].
-        instance_key: int32 [].
-    """
-    with ops.device("/device:CPU:0"):
-        keys = [tf.cast(key, tf.float64) for key in (group_key, instance_key)]
-        entry = tf.stack([start, end, *keys])[tf.newaxis]
-        ring = _ring()
-        # To enqueue no entry is no effect: there is no need for a branch.
-        room = tf.cast(tf.raw_ops.QueueSizeV2(handle=ring) < MOST_ENTRIES, tf.int32)
-        entries = tf.raw_ops.Slice(input=entry, begin=[0, 0], size=tf.stack([room, _WIDTH]))
-        tf.raw_ops.QueueEnqueueManyV2(handle=ring, components=[entries])
+    def __init__(self) -> None:
+        with ops.device("/device:CPU:0"):
+            self._ring = _ring()
+            full = tf.raw_ops.QueueSizeV2(handle=self._ring) // (_WIDTH * MOST_ENTRIES)
+            #: Where entries are cut off: before their end, or before their beginning.
+            self._cut = tf.stack([tf.minimum(full, 1) * _WIDTH])
+
+    def push(self, start: tf.Tensor, end: tf.Tensor, group_key: int, instance_key: tf.Tensor) -> None:
+        """Adds an op that leaves an entry; it never waits.
+
+        Args:
+            start: From `stamp`.
+            end: From `stamp`.
+            group_key: Key of the group of devices.
+            instance_key: int32 [].
+        """
+        with ops.device("/device:CPU:0"):
+            keys = [tf.constant(group_key, tf.float64), tf.cast(instance_key, tf.float64)]
+            entry = tf.stack([start, end, *keys])
+            # To enqueue no numbers has no effect: there is no need for a branch.
+            kept = tf.raw_ops.Slice(input=entry, begin=self._cut, size=[-1])
+            tf.raw_ops.QueueEnqueueManyV2(handle=self._ring, components=[kept])
 
 
 def fetch() -> npt.NDArray[np.float64]:
-    """Empties the ring of this process, outside of any graph: float64 [n, 4], `push`'s arguments.
+    """Empties the ring of this process, outside of any graph: float64 [n, 4], what was pushed.
 
     Raises:
         tf.errors.OpError: TensorFlow is going down.
@@ -62,6 +69,6 @@ def fetch() -> npt.NDArray[np.float64]:
         ring = _ring()
         count = tf.raw_ops.QueueSizeV2(handle=ring)
         # Nobody else takes from the queue: as many are there.
-        (entries,) = tf.raw_ops.QueueDequeueManyV2(handle=ring, n=count, component_types=[tf.float64])
-    found: npt.NDArray[np.float64] = entries.numpy()
-    return found
+        (numbers,) = tf.raw_ops.QueueDequeueManyV2(handle=ring, n=count, component_types=[tf.float64])
+    entries: npt.NDArray[np.float64] = numbers.numpy().reshape(-1, _WIDTH)
+    return entries
