@@ -9,12 +9,12 @@ import numpy as np
 
 from otel_tf.correlator.aside import Aside, Quarantine
 from otel_tf.correlator.clocks import Fit, fit
-from otel_tf.correlator.clockwork import Clockwork, leaves
+from otel_tf.correlator.clockwork import Clockwork, Timekeeping, leaves
 from otel_tf.correlator.columns import Columns, Int
 from otel_tf.correlator.edges import Barriers, Edges, Events, with_barriers
 from otel_tf.correlator.epochs import Cut
 from otel_tf.correlator.order import linear_order
-from otel_tf.correlator.program import Program
+from otel_tf.correlator.program import Program, program_order
 from otel_tf.correlator.repair import CycleError, Layout, repair, smooth
 from otel_tf.correlator.solver import UNBOUNDED
 
@@ -37,8 +37,8 @@ class Adjusted:
         error_ns: Half-width of the bar of both ends of every span, `UNBOUNDED` where unknown, ns (N,).
         edges: Accepted edges, barriers included.
         quarantine: Those set aside.
-        work: Which epoch each event is in.
-        clocks: The epochs' models.
+        clocks: The epochs.
+        model: Their shifts.
         violations: Accepted edges that the corrected times contradict: 0.
     """
 
@@ -47,8 +47,8 @@ class Adjusted:
     error_ns: Int
     edges: Edges
     quarantine: Quarantine
-    work: Clockwork
-    clocks: Fit
+    clocks: Timekeeping
+    model: Fit
     violations: int
 
 
@@ -69,9 +69,7 @@ def busiest_domain(columns: Columns, edges: Edges, met: Barriers) -> int:
 def adjust(
     columns: Columns,
     cut: Cut,
-    edges: Edges,
     met: Barriers,
-    program: Program,
     *,
     reference: int,
     engine: Engine,
@@ -80,20 +78,19 @@ def adjust(
 
     Args:
         columns: The spans.
-        cut: Events on clocks without steps, and the edges between those.
-        edges: Edges between events of spans.
+        cut: Events on clocks without steps, and their edges.
         met: Barriers.
-        program: Program order.
         reference: Domain whose clock is kept.
         engine: Runs the statements.
     """
-    work, crossing, rows = cut.work, cut.crossing, cut.rows
+    work, edges, crossing, rows = cut.work, cut.edges, cut.crossing, cut.rows
     outliers = cut.outliers
     if len(outliers):
         crossing, rows = crossing.take(~np.isin(crossing.edge, outliers)), None
     together = leaves(work, met, reference)
     model = fit(crossing, together, work.extents, reference=reference, engine=engine, rows=rows)
     del crossing, cut
+    program = program_order(columns, work.local_ns, edges)
     laid = _by_clocks(work, model, program)
     last, barrier_ns = last_entrants(met, laid[program.position[2 * met.row]])
     aside = Aside(with_barriers(edges, met, columns.count))
@@ -120,8 +117,8 @@ def adjust(
         error_ns=_bars(work, model, time_ns),
         edges=aside.kept(),
         quarantine=aside.quarantine(excess),
-        work=work,
-        clocks=model,
+        clocks=work.summary(),
+        model=model,
         violations=violations,
     )
 

@@ -16,8 +16,8 @@ __all__ = ["clock_report", "clock_table"]
 
 def _windows(adjusted: Adjusted) -> tuple[Int, Int, Int]:
     """Returns (epoch, window, local time of the centre) of every window that an event may lie in."""
-    fit = adjusted.clocks
-    used = ((adjusted.work.extents.last_ns - fit.base_ns) >> fit.bits) + 1
+    fit = adjusted.model
+    used = ((adjusted.clocks.extents.last_ns - fit.base_ns) >> fit.bits) + 1
     epoch = np.repeat(np.arange(len(used)), used)
     window = np.arange(len(epoch)) - np.repeat(np.cumsum(used) - used, used)
     real = window >= 1  # window 0 only exists to be interpolated from
@@ -30,15 +30,15 @@ def clock_table(columns: Columns, adjusted: Adjusted) -> pa.Table:
 
     ``at_ns`` is the clock's own reading, so that a reading plus its shift is corrected time.
     """
-    fit = adjusted.clocks
+    fit = adjusted.model
     epoch, window, at = _windows(adjusted)
     unknown = ~fit.known[epoch]
-    taken = adjusted.work.taken_ns[epoch]
+    taken = adjusted.clocks.taken_ns[epoch]
     names = pa.array(columns.domains, pa.string())
     return pa.table(
         {
             "domain": pa.DictionaryArray.from_arrays(
-                pa.array(adjusted.work.domain[epoch].astype(np.int32)), names
+                pa.array(adjusted.clocks.extents.domain[epoch].astype(np.int32)), names
             ),
             "epoch": pa.array(epoch),
             "at_ns": pa.array(at + taken),
@@ -57,12 +57,12 @@ def clock_report(columns: Columns, adjusted: Adjusted) -> list[dict[str, Any]]:
     the clock's own reading before the step and by how much it jumped, positive for forward. Offset, drift
     and error are null for a clock that nothing ties to the reference.
     """
-    fit, work = adjusted.clocks, adjusted.work
+    fit, clocks = adjusted.model, adjusted.clocks
     epoch, window, at = _windows(adjusted)
     result: list[dict[str, Any]] = []
     for number, name in enumerate(columns.domains):
-        mine = work.domain[epoch] == number
-        first = mine & (work.rank[epoch] == 0)
+        mine = clocks.extents.domain[epoch] == number
+        first = mine & (clocks.rank[epoch] == 0)
         item: dict[str, Any] = {"domain": name, "offset_ns": None, "drift_ppm": None, "error_ns": None}
         if fit.known[epoch[first]].all():
             shift = fit.shift_ns[epoch[first], window[first]]
@@ -78,15 +78,14 @@ def clock_report(columns: Columns, adjusted: Adjusted) -> list[dict[str, Any]]:
 
 def _steps(adjusted: Adjusted, domain: int) -> list[dict[str, int]]:
     """Returns the steps of a domain: its reading before each, and the jump, as fitted where it was."""
-    fit, work = adjusted.clocks, adjusted.work
-    extents = work.extents
-    found = [(step.at_ns, step.size_ns) for step in work.steps if step.domain == domain]
-    epochs = np.flatnonzero(work.domain == domain)
-    for old, new in itertools.pairwise(epochs[np.argsort(work.rank[epochs])].tolist()):
+    fit, clocks, extents = adjusted.model, adjusted.clocks, adjusted.clocks.extents
+    found = [(step.at_ns, step.size_ns) for step in clocks.steps if step.domain == domain]
+    epochs = np.flatnonzero(extents.domain == domain)
+    for old, new in itertools.pairwise(epochs[np.argsort(clocks.rank[epochs])].tolist()):
         ends = np.array([extents.last_ns[old], extents.first_ns[new]])
         shift, _ = fit.at(np.array([old, new]), ends)
-        jump = int(work.taken_ns[new] - work.taken_ns[old] - (shift[1] - shift[0]))
-        found.append((int(ends[0] + work.taken_ns[old]), jump))
+        jump = int(clocks.taken_ns[new] - clocks.taken_ns[old] - (shift[1] - shift[0]))
+        found.append((int(ends[0] + clocks.taken_ns[old]), jump))
     return [{"at_ns": at, "size_ns": size} for at, size in sorted(found)]
 
 

@@ -13,7 +13,7 @@ from otel_tf.correlator.columns import Columns, Int
 from otel_tf.correlator.edges import Barriers, Edges, Events, barrier_pairs
 from otel_tf.correlator.resolution import resolutions
 
-__all__ = ["ClockStep", "Clockwork", "crossings", "leaves", "whole_clocks"]
+__all__ = ["ClockStep", "Clockwork", "Timekeeping", "crossings", "leaves", "whole_clocks"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,6 +23,23 @@ class ClockStep:
     domain: int
     at_ns: int
     size_ns: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Timekeeping:
+    """Clocks without their events.
+
+    Attributes:
+        extents: First and last reading of every epoch, steps taken out.
+        rank: How many epochs of the same domain come before it (E,).
+        taken_ns: What was taken out of an epoch's readings: reading − local (E,).
+        steps: Steps that the readings were rid of by the monotonic clock; not those between epochs.
+    """
+
+    extents: clocks.Epochs
+    rank: Int
+    taken_ns: Int
+    steps: tuple[ClockStep, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,6 +70,10 @@ class Clockwork:
     rank: Int
     taken_ns: Int
     steps: tuple[ClockStep, ...]
+
+    def summary(self) -> Timekeeping:
+        """Returns what is to be known of the clocks when the events are done with."""
+        return Timekeeping(self.extents, self.rank, self.taken_ns, self.steps)
 
     def blur(self, event: Events) -> Int:
         """Returns by how much readings may be off for their format, ns."""

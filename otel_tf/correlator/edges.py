@@ -81,8 +81,9 @@ def causal_edges(columns: Columns, local: Int, links: pa.Table, engine: Engine) 
     """
     parent, start_kind, end_kind, linked = _joined(columns, links, engine)
     begun, ended = np.flatnonzero(start_kind >= 0), np.flatnonzero(end_kind >= 0)
-    # A child that ends within its parent on the same timeline was waited for; one that ends later was not.
-    late = (end_kind[ended] == NESTED) & (local[2 * ended + 1] > local[2 * parent[ended] + 1])
+    # A child that ended before its parent on the same timeline was waited for; another was not. In one tick
+    # nothing is known: were it waited for, corrections that make one tick of two would make a cause.
+    late = (end_kind[ended] == NESTED) & (local[2 * ended + 1] >= local[2 * parent[ended] + 1])
     ended = ended[~late]
     src = [2 * parent[begun], 2 * ended + 1, linked[0]]
     dst = [2 * begun, 2 * parent[ended] + 1, linked[1]]
@@ -153,7 +154,7 @@ def waited_for(edges: Edges, local: Int) -> tuple[Edges, Int]:
     stay = np.flatnonzero(~ends)
     family = np.flatnonzero(nested & ~ends)
     parent, child = edges.src[family] + 1, edges.dst[family] + 1
-    waited = local[child] <= local[parent]
+    waited = local[child] < local[parent]
     number = np.full(len(edges), -1, dtype=np.int64)
     number[stay] = np.arange(len(stay))
     kept = edges.take(stay)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from otel_tf.correlator import clocks
 from otel_tf.correlator.clockwork import Clockwork, crossings
 from otel_tf.correlator.columns import Columns, Int, median
-from otel_tf.correlator.edges import Barriers, Edges
+from otel_tf.correlator.edges import Barriers, Edges, waited_for
 from otel_tf.correlator.sides import AFTER, BEFORE, Evidence, sides
 from otel_tf.correlator.steps import Bounds, Finding, Step, first_step
 
@@ -58,24 +58,27 @@ class Cut:
 
     Attributes:
         work: Events on clocks without steps.
+        edges: Their edges.
         crossing: Edges between the clocks.
         outliers: Edges that contradict those around them: indices, or −1 − barrier.
         rows: Bounds of ``crossing`` by windows, if they are known already.
     """
 
     work: Clockwork
+    edges: Edges
     crossing: clocks.Crossings
     outliers: npt.NDArray[np.signedinteger[Any]]
     rows: dict[str, Int] | None
 
-    def renumbered(self, number: Int) -> Cut:
-        """Returns the same for edges that went to other places, ``number`` by old index."""
+    def judged_again(self) -> Cut:
+        """Returns the same, with which children were waited for told by the readings without steps."""
+        edges, number = waited_for(self.edges, self.work.local_ns)
 
         def moved(edge: npt.NDArray[np.signedinteger[Any]]) -> npt.NDArray[np.signedinteger[Any]]:
             return np.where(edge >= 0, number[np.maximum(edge, 0)], edge).astype(edge.dtype)
 
         crossing = dataclasses.replace(self.crossing, edge=moved(self.crossing.edge))
-        return dataclasses.replace(self, crossing=crossing, outliers=moved(self.outliers))
+        return Cut(self.work, edges, crossing, moved(self.outliers), self.rows)
 
 
 def split(
@@ -110,12 +113,12 @@ def split(
         for epoch, seen in guilty.items():
             cut = _cut(columns, cut, flat, epoch, seen)
         if len(cut.domain) == len(work.domain):
-            return Cut(work, crossing, _outliers(found, crossing), flat.rows)
+            return Cut(work, edges, crossing, _outliers(found, crossing), flat.rows)
         # Pairs of clocks that did not step need no second walk; but barriers' pairs are chosen by durations,
         # and those have changed.
         settled = {} if met.count else _settled(found, set(guilty))
         work = cut
-    return Cut(work, crossings(work, edges, met), np.zeros(0, np.int64), None)
+    return Cut(work, edges, crossings(work, edges, met), np.zeros(0, np.int64), None)
 
 
 def _settled(found: list[_Found], guilty: set[int]) -> dict[tuple[int, int], list[_Found]]:

@@ -15,10 +15,9 @@ from otel_tf.correlator.aside import Quarantine
 from otel_tf.correlator.clock_tables import clock_report, clock_table
 from otel_tf.correlator.clockwork import whole_clocks
 from otel_tf.correlator.columns import Columns, Int, codes, from_spans, integers
-from otel_tf.correlator.edges import KINDS, Barriers, Edges, barriers, causal_edges, waited_for
+from otel_tf.correlator.edges import KINDS, Barriers, Edges, barriers, causal_edges
 from otel_tf.correlator.epochs import split
 from otel_tf.correlator.local_time import local_times
-from otel_tf.correlator.program import program_order
 from otel_tf.correlator.solver import UNBOUNDED
 from otel_tf.correlator.tables import EDGES
 from otel_tf.errors import UserError
@@ -76,17 +75,8 @@ def correlate_tables(
     columns = from_spans(ingested.spans)
     if reference is not None and reference not in columns.domains:
         raise UserError(f"no clock domain {reference!r}; there are: {', '.join(columns.domains) or 'none'}")
-    local, steps = local_times(columns, ingested.clocks)
-    found = causal_edges(columns, local, ingested.links, runner)
     met = barriers(columns)
-    keep = busiest_domain(columns, found, met) if reference is None else columns.domains.index(reference)
-    cut = split(columns, whole_clocks(columns, local, steps), found, met, reference=keep, engine=runner)
-    if len(cut.work.domain) > len(columns.domains):
-        # Which children were waited for is told by readings, and those of stepped clocks were wrong.
-        found, number = waited_for(found, cut.work.local_ns)
-        cut = cut.renumbered(number)
-    program = program_order(columns, cut.work.local_ns, found)
-    adjusted = adjust(columns, cut, found, met, program, reference=keep, engine=runner)
+    keep, adjusted = _adjusted(columns, ingested, met, reference, runner)
     answers = answer(ingested.spans, columns, met, adjusted.rank, adjusted.time_ns)
     edges = _between_spans(adjusted.edges, met, adjusted.time_ns, columns.count)
     set_aside = adjusted.quarantine
@@ -110,6 +100,23 @@ def correlate_tables(
             **answers.report,
         },
     )
+
+
+def _adjusted(
+    columns: Columns, ingested: Ingested, met: Barriers, reference: str | None, engine: Engine
+) -> tuple[int, Adjusted]:
+    """Returns the domain whose clock is kept, and everything on it."""
+    local, steps = local_times(columns, ingested.clocks)
+    edges = causal_edges(columns, local, ingested.links, engine)
+    keep = busiest_domain(columns, edges, met) if reference is None else columns.domains.index(reference)
+    work = whole_clocks(columns, local, steps)
+    cut = split(columns, work, edges, met, reference=keep, engine=engine)
+    if len(cut.work.domain) > len(columns.domains):
+        cut = cut.judged_again()
+    # Nothing here may hold on to what `adjust` lets go of on the way: events are the bulk of all memory.
+    handed = [cut]
+    del local, edges, work, cut
+    return keep, adjust(columns, handed.pop(), met, reference=keep, engine=engine)
 
 
 def _engine(name: str) -> Engine:

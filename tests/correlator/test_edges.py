@@ -35,8 +35,9 @@ def test_a_child_in_the_same_process_lies_within_its_parent(kind):
     assert edges_of(pair(INTERNAL, kind, elsewhere=False)) == {"1s→2s:nested", "2e→1e:nested"}
 
 
-def test_a_child_that_outlives_its_parent_was_not_waited_for():
-    assert edges_of(pair(INTERNAL, INTERNAL, elsewhere=False, child_end=11)) == {"1s→2s:nested"}
+@pytest.mark.parametrize("end", [10, 11])
+def test_a_child_that_does_not_end_before_its_parent_was_not_waited_for(end):
+    assert edges_of(pair(INTERNAL, INTERNAL, elsewhere=False, child_end=end)) == {"1s→2s:nested"}
 
 
 def test_a_call_has_a_request_and_a_response():

@@ -25,7 +25,7 @@ def causes(run: TrueRun) -> list[tuple[int, int]]:
         above = run.rows[parent]
         pairs.append((2 * parent, 2 * child))
         same = (above["process"], above["domain"]) == (row["process"], row["domain"])
-        if same and row["end_ns"] <= above["end_ns"]:
+        if same and row["end_ns"] < above["end_ns"]:
             pairs.append((2 * child + 1, 2 * parent + 1))
         if not same and above["kind"] == CLIENT and row["kind"] == SERVER:
             pairs.append((2 * child + 1, 2 * parent + 1))
