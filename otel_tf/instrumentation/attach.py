@@ -14,6 +14,7 @@ from otel_tf.identity import Identity, identify
 from otel_tf.instrumentation.checkpoint import CheckpointSeam
 from otel_tf.instrumentation.data_wait import DataWaitSeam
 from otel_tf.instrumentation.function_call import FunctionCallSeam
+from otel_tf.instrumentation.keras.seam import KerasSeam
 from otel_tf.instrumentation.multi_worker.collectives import CollectiveSeam
 from otel_tf.instrumentation.multi_worker.run_name import awaits_name
 from otel_tf.instrumentation.multi_worker.workers import WorkersSeam
@@ -155,6 +156,7 @@ def _seams(pipeline: Pipeline, settings: config.Settings, identity: Identity) ->
         TracingSeam(pipeline, steps, run_spans),
         DataWaitSeam(pipeline, steps),
         checkpoints,
+        KerasSeam(steps, run_spans, checkpoints),
         CoordinatorSeam(pipeline, settings, identity, steps.around),
         CollectiveSeam(pipeline, settings, identity, steps.spans),
         WorkersSeam(pipeline, settings, identity),

@@ -141,14 +141,17 @@ class StepSpans:
             facts.rewound_from,
         )
         records = [Record(self._train_step, trace_id, own_id, root_id, start_ns, end_ns, values, error, ())]
-        root_seq, root_mono_ns, root_start_ns = facts.root
+        root_seq, root_mono_ns, _ = facts.root
         if waits:
-            first = waits[0]
-            if first.begun[1] < root_mono_ns:
-                root_seq, root_mono_ns, root_start_ns = first.outer
-            records += self._waits(facts, trace_id, root_id, own_id)
+            written = self._waits(waits)
+            if written and written[0].begun[1] < root_mono_ns:
+                root_seq, root_mono_ns, _ = written[0].outer
+            for wait in written:
+                records.append(self._wait(wait, facts, trace_id, root_id, own_id))
         if self._writes_roots or error is not None:
-            root_end_ns = root_start_ns + facts.root_end_mono_ns - root_mono_ns
+            # All times from one reading of the wall clock, so that what is inside stays inside.
+            epoch_ns = start_ns - mono_ns
+            root_start_ns, root_end_ns = epoch_ns + root_mono_ns, epoch_ns + facts.root_end_mono_ns
             root_values = (root_seq, root_mono_ns, number, stream or None)
             problem = error and status_only(error)
             records.append(
@@ -156,25 +159,28 @@ class StepSpans:
             )
         return records
 
-    def _waits(self, facts: StepFacts, trace_id: int, root_id: int, own_id: int) -> list[Record]:
-        records = []
-        for _, (seq, mono_ns, start_ns), end_mono_ns in facts.waits:
-            waited_ns = end_mono_ns - mono_ns
+    def _waits(self, waits: tuple[Wait, ...]) -> list[Wait]:
+        """Measures all waits; returns those that are long enough for a span."""
+        long = []
+        for wait in waits:
+            waited_ns = wait.end_mono_ns - wait.begun[1]
             self._metrics.data_wait_duration.record(waited_ns / 1e9, self._worker)
-            if waited_ns < self._threshold_ns:
-                continue
-            inside = mono_ns >= facts.begun[1]
-            records.append(
-                Record(
-                    self._wait_inside if inside else self._wait_before,
-                    trace_id,
-                    ids.random_span_id(),
-                    own_id if inside else root_id,
-                    start_ns,
-                    start_ns + waited_ns,
-                    (seq, mono_ns, facts.number),
-                    None,
-                    (),
-                )
-            )
-        return records
+            if waited_ns >= self._threshold_ns:
+                long.append(wait)
+        return long
+
+    def _wait(self, wait: Wait, facts: StepFacts, trace_id: int, root_id: int, own_id: int) -> Record:
+        seq, mono_ns, _ = wait.begun
+        start_ns = facts.begun[2] - facts.begun[1] + mono_ns
+        inside = mono_ns >= facts.begun[1]
+        return Record(
+            self._wait_inside if inside else self._wait_before,
+            trace_id,
+            ids.random_span_id(),
+            own_id if inside else root_id,
+            start_ns,
+            start_ns + wait.end_mono_ns - mono_ns,
+            (seq, mono_ns, facts.number),
+            None,
+            (),
+        )

@@ -65,6 +65,12 @@ class Steps:
                 stream = self._streams[key] = Stream(index, counter)
             return stream
 
+    def known_stream(self, counter: Any | None) -> Stream | None:
+        """Returns the stream of a variable that has counted steps; makes none."""
+        counter = None if counter is None else plain_variable(counter)
+        stream = self._streams.get(None if counter is None else id(counter))
+        return None if stream is None or stream.counter is not counter else stream
+
     def synchronise(self, stream: Stream) -> None:
         """Asks the counter before a loop begins: training may go on from a checkpoint.
 
@@ -118,6 +124,9 @@ class Steps:
         around = self.around
         if around.open is not None:
             return None
+        if not whole:
+            # What was waited for before is not its own.
+            around.waits = ()
         now = self._pipeline.now
         opened = around.open = OpenStep(now(), now(), count=count, number=number, stream=stream, whole=whole)
         return opened
@@ -187,6 +196,8 @@ class Steps:
         if stream is None:
             stream = self.stream_of(None)
         told = stream.read() if number is None and (count is None or stream.stale) else None
+        if told is None and count is None:
+            count = 1
         with self._lock:
             before = stream.number or 0
             known = stream.number is not None

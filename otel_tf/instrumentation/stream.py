@@ -6,6 +6,7 @@ import weakref
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.distribute import distribute_utils
 
 __all__ = ["Stream", "plain_variable"]
 
@@ -49,7 +50,7 @@ class Stream:
 
 def plain_variable(counter: Any) -> Any:
     """Returns the `tf.Variable` behind a Keras or a distributed variable: one counter, one object."""
-    counter = getattr(counter, "_value", counter) if not isinstance(counter, tf.Variable) else counter
-    if isinstance(counter, tf.distribute.DistributedValues):
-        counter = getattr(counter, "_primary", counter)
-    return counter
+    if not isinstance(counter, tf.Variable | tf.distribute.DistributedValues):
+        counter = getattr(counter, "_value", counter)
+    # A graph captures the part of one replica.
+    return getattr(distribute_utils.value_container(counter), "_primary", counter)
