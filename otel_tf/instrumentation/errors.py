@@ -16,6 +16,8 @@ __all__ = ["describe_error", "status_only"]
 
 #: A failure inside a distributed function names each hop; the innermost one is where it began.
 _REMOTE_TARGET = re.compile(r"remote target /job:(\w+)/replica:\d+/task:(\d+)")
+#: The coordination service says which task failed, or fell silent, to all the others.
+_REPORTED_FROM = re.compile(r"Error reported from /job:(\w+)(?:/replica:\d+)?/task:(\d+)")
 _MESSAGE_LIMIT = 16_384
 
 
@@ -28,7 +30,7 @@ def describe_error(error: BaseException) -> SpanError:
         kind = f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins.")
         message = str(error)
     attributes = {}
-    if hops := _REMOTE_TARGET.findall(message):
+    if hops := _REMOTE_TARGET.findall(message) or _REPORTED_FROM.findall(message):
         attributes[semconv.ERROR_ORIGIN_WORKER] = ":".join(hops[-1])
     return SpanError(
         type=kind,

@@ -98,10 +98,10 @@ class ClockProbes:
             self._answer(stopped, chief="chief:0" if "chief:0" in tasks else "worker:0")
 
     def wake(self) -> None:
-        """Ends the wait of a worker's thread, from another one.
+        """Ends the wait of the thread that is in `run`, from another one: by the word it waits for.
 
         Raises:
-            tf.errors.OpError: It was not waiting, or the service is gone.
+            tf.errors.OpError: It is not waiting any more, or the service is gone.
         """
         awaited = self._awaited
         if awaited is not None:
@@ -123,9 +123,11 @@ class ClockProbes:
         begun = self._pipeline.now()
         key_value.put(f"{key}/question", f"{span_id:016x}")
         peer.asked = True
-        answer = key_value.get(f"{key}/answer", _ANSWER_S)
+        self._awaited = f"{key}/answer"
+        answer = key_value.get(self._awaited, _ANSWER_S)
         end_mono_ns = time.monotonic_ns()
-        if answer is None:
+        self._awaited = None
+        if answer is None or answer == _STOP:
             return False
         self._record(_Probe(self._identity.task, peer.task, peer.number, begun, end_mono_ns, span_id, 0))
         self._next(peer, key)

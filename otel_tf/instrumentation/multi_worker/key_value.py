@@ -6,6 +6,8 @@ for a key does not hold the interpreter.
 
 from __future__ import annotations
 
+import inspect
+
 import tensorflow as tf
 from tensorflow.python.eager import context
 
@@ -13,6 +15,8 @@ __all__ = ["delete", "get", "put", "ready"]
 
 #: Keeps our keys apart from other users' of the store.
 _PREFIX = "otel_tf/"
+#: An older TensorFlow waits until the key is set or the service is gone.
+_KNOWS_TIMEOUT = "timeout_in_ms" in inspect.signature(context.Context.get_config_key_value).parameters
 
 
 def ready() -> bool:
@@ -40,8 +44,10 @@ def get(key: str, timeout_s: float) -> str | None:
     Raises:
         tf.errors.OpError: The service is gone.
     """
+    # To this function 0 ms would mean for ever.
+    timeout = {"timeout_in_ms": max(int(timeout_s * 1000), 1)} if _KNOWS_TIMEOUT else {}
     try:
-        value: str = context.context().get_config_key_value(_PREFIX + key, max(int(timeout_s * 1000), 1))
+        value: str = context.context().get_config_key_value(_PREFIX + key, **timeout)
     except tf.errors.DeadlineExceededError:
         return None
     return value

@@ -15,9 +15,9 @@ __all__ = ["RunName", "awaits_name"]
 
 _logger = logging.getLogger("otel_tf")
 
-#: How long spans wait for the chief's word once it could be there.
-_PATIENCE_S = 30.0
 _LOOK_S = 1.0
+#: How long one wait for the chief's word lasts: the end of the process may have to wait for it.
+_WAIT_S = 0.2
 #: Class of `tf.distribute.MultiWorkerMirroredStrategy`, and of its experimental elder.
 _STRATEGIES = ("CollectiveAllReduceStrategy", "_CollectiveAllReduceStrategyExperimental")
 
@@ -40,17 +40,25 @@ class RunName:
         pipeline: Where spans wait for the name.
         identity: Who this process is.
         occasion: Tells this agreement from earlier ones of the same processes.
+        patience_s: How long spans wait for the chief's word once it could be there.
+
+    Attributes:
+        joining: Whether this process is waiting for the others to come up; that may take its time.
     """
 
-    def __init__(self, pipeline: Pipeline, identity: Identity, occasion: str) -> None:
+    def __init__(
+        self, pipeline: Pipeline, identity: Identity, occasion: str, patience_s: float = 30.0
+    ) -> None:
+        self.joining = False
         self._pipeline = pipeline
         self._identity = identity
         self._key = f"{occasion}/run"
-        self._waiting_since: float | None = None
+        self._patience_s = patience_s
+        self._since: float | None = None
         self._forget: Callable[[], None] = lambda: None
 
     def watch(self) -> None:
-        """Looks now and then whether spans wait for a service that nobody starts."""
+        """Looks now and then whether it has waited long enough."""
         if not self._pipeline.named.is_set():
             self._forget = self._pipeline.every(_LOOK_S, self._look)
 
@@ -63,13 +71,10 @@ class RunName:
         if self._identity.is_chief:
             key_value.put(self._key, self._identity.run_id)
             return
-        until = time.monotonic() + _PATIENCE_S
         while not self._pipeline.named.is_set() and not stopped.is_set():
-            name = key_value.get(self._key, _LOOK_S)
+            name = key_value.get(self._key, _WAIT_S)
             if name is not None:
                 self._pipeline.name(self._identity.named(name))
-            elif time.monotonic() > until:
-                self.give_up(f"the chief did not tell its run's name within {_PATIENCE_S:.0f} s")
 
     def give_up(self, why: str) -> None:
         """Goes on under a name of this worker's own, unless there is one."""
@@ -89,9 +94,9 @@ class RunName:
     def _look(self) -> None:
         if self._pipeline.named.is_set():
             self._forget()
-        elif key_value.ready():
-            self._waiting_since = None  # `agree` has a patience of its own
-        elif self._pipeline.waiting:
-            self._waiting_since = self._waiting_since or time.monotonic()
-            if time.monotonic() - self._waiting_since > _PATIENCE_S:
-                self.give_up("there is no coordination service to learn the run's name by")
+        elif self.joining:
+            self._since = None
+        elif key_value.ready() or self._pipeline.waiting:
+            self._since = self._since or time.monotonic()
+            if time.monotonic() - self._since > self._patience_s:
+                self.give_up(f"the chief did not tell the run's name within {self._patience_s:g} s")

@@ -59,6 +59,8 @@ class WorkersSeam(Seam):
             DidNotInstrument: This TensorFlow's strategy is not one we know.
         """
         seams.wrap(strategies.CollectiveAllReduceExtended, "_initialize_strategy", self._initialize_strategy)
+        # A thread that comes back from TensorFlow while Python goes down would abort the process.
+        self._forget_exit = self._pipeline.before_exit(self._end)
         self._name.watch()
         self._begin()
 
@@ -70,7 +72,11 @@ class WorkersSeam(Seam):
     def _initialize_strategy(
         self, wrapped: Call, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        result = wrapped(*args, **kwargs)
+        self._name.joining = True
+        try:
+            result = wrapped(*args, **kwargs)
+        finally:
+            self._name.joining = False
         with _TALKING:
             self._begin()
         return result
@@ -81,8 +87,6 @@ class WorkersSeam(Seam):
                 return
             self._thread = threading.Thread(target=self._talk, name="otel-tf workers", daemon=True)
             self._thread.start()
-        # A thread that comes back from TensorFlow while Python goes down would abort the process.
-        self._forget_exit = self._pipeline.before_exit(self._end)
 
     def _talk(self) -> None:
         with _TALKING:
