@@ -1,9 +1,9 @@
 """Who this process is: the run, the task within it, and the clock it lives on.
 
-Nothing here imports TensorFlow. The task comes from ``TF_CONFIG``, as TensorFlow's own cluster
-resolver reads it; the run id from ``OTEL_TF_RUN_ID``, else from the launcher, so that all processes of
-a job name the run alike without talking; else it is made, and `Identity.run_origin` says so, for the
-coordinator to spread its own.
+Nothing here imports TensorFlow. The task comes from ``TF_CONFIG``, as TensorFlow's own cluster resolver
+reads it, or from the resolver that the strategy was given; the run id from ``OTEL_TF_RUN_ID``, else from
+the launcher, so that all processes of a job name the run alike without talking; else it is made, and
+`Identity.run_origin` says so, for the coordinator or the chief to spread its own.
 """
 
 from __future__ import annotations
@@ -110,6 +110,7 @@ def identify(
     *,
     environ: Mapping[str, str] | None = None,
     strategy: str | None = None,
+    cluster: Mapping[str, Any] | None = None,
 ) -> Identity:
     """Returns this process's identity from the settings and the environment.
 
@@ -117,13 +118,14 @@ def identify(
         settings: ``run_id`` and ``clock_domain`` are read.
         environ: The environment; default ``os.environ``.
         strategy: Class name of the distribution strategy.
+        cluster: What ``TF_CONFIG`` would say, where the strategy knows better.
 
     Raises:
         UserError: A run id given in code is no folder name. (In a variable it is replaced, with a
             warning: a variable must not stop a training.)
     """
     environ = os.environ if environ is None else environ
-    task = _task(environ)
+    task = _parse_task(cluster) if cluster else _task(environ)
     run_id, origin = _run_id(settings, environ)
     boot_id = _boot_id()
     return Identity(
@@ -228,7 +230,7 @@ def _task(environ: Mapping[str, str]) -> _Task:
 
 def _parse_task(config: Any) -> _Task:
     """Reads ``TF_CONFIG``: https://www.tensorflow.org/guide/distributed_training#setting_up_the_tf_config_environment_variable."""
-    if not isinstance(config, dict):
+    if not isinstance(config, Mapping):
         raise TypeError("no JSON object")
     cluster, task = config.get("cluster") or {}, config.get("task") or {}
     if not isinstance(cluster, dict) or not isinstance(task, dict):

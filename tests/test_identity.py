@@ -67,6 +67,12 @@ def test_a_sparse_cluster_counts_too() -> None:
     assert who(tf_config("ps", 3, {"ps": {"3": "a:1"}, "worker": ["b:1"]})).cluster_size == 2
 
 
+def test_what_the_strategy_was_told_wins() -> None:
+    told = {"cluster": {"worker": ["a:1", "b:1", "c:1"]}, "task": {"type": "worker", "index": 2}}
+    identity = identify(config.resolve(environ={}), environ=tf_config("worker", 0), cluster=told)
+    assert (identity.task, identity.cluster_size, identity.is_chief) == ("worker:2", 3, False)
+
+
 @pytest.mark.parametrize("text", ["", "  ", "{}", '{"cluster": {}, "task": {}}'])
 def test_an_empty_tf_config_is_none(text: str, caplog: pytest.LogCaptureFixture) -> None:
     assert who({"TF_CONFIG": text}).task == "local:0"

@@ -12,6 +12,7 @@ from typing import Any
 from otel_tf import config
 from otel_tf.identity import Identity, identify
 from otel_tf.instrumentation.checkpoint import CheckpointSeam
+from otel_tf.instrumentation.cluster import cluster_of
 from otel_tf.instrumentation.data_wait import DataWaitSeam
 from otel_tf.instrumentation.function_call import FunctionCallSeam
 from otel_tf.instrumentation.keras.seam import KerasSeam
@@ -129,7 +130,8 @@ def instrument(strategy: Any = None, *, tracer_provider: Any = None, **settings:
         if "handle" in _attached:
             return _attached["handle"]
         in_force = config.resolve(**settings)
-        identity = identify(in_force, strategy=None if strategy is None else type(strategy).__name__)
+        name = None if strategy is None else type(strategy).__name__
+        identity = identify(in_force, strategy=name, cluster=cluster_of(strategy))
         pipeline = start(
             in_force, identity, tracer_provider=tracer_provider, provisional=awaits_name(identity)
         )
