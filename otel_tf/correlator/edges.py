@@ -33,6 +33,8 @@ __all__ = [
 #: Names of the edge kinds, by code; the codes of `sql/edges.sql`.
 KINDS = ("nested", "request", "response", "context", "link", "collective")
 NESTED, LINK, COLLECTIVE = 0, 4, 5
+#: Spans whose join should fit into memory at once.
+_PART = 1 << 25
 #: How many of a barrier's last entrants are told as pairs with all who left.
 _LAST_FEW = 8
 
@@ -107,13 +109,13 @@ def _joined(
 ) -> tuple[Int, npt.NDArray[np.int8], npt.NDArray[np.int8], tuple[Int, Int]]:
     """Returns each span's parent and the kinds of the edges with it, −1 for none, and the links' edges.
 
-    Joined in parts, by trace: parents and children share theirs, and a part fits where a whole would not.
+    Many spans are joined in parts, by trace: parents and children share theirs.
     """
     parent = np.full(columns.count, -1, dtype=event_type(columns.count))
     start_kind = np.full(columns.count, -1, dtype=np.int8)
     end_kind = np.full(columns.count, -1, dtype=np.int8)
     sources, targets = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-    parts = 1 << (columns.count >> 20).bit_length()
+    parts = 1 << (columns.count // _PART).bit_length()
     trace = columns.trace_lo
     part_of = (trace & (parts - 1)).astype(np.int16)
     part_of_link = integers(links["trace_lo"]) & (parts - 1)
@@ -126,8 +128,10 @@ def _joined(
         "timeline": columns.timeline,
     }
     for part in range(parts):
-        row = np.flatnonzero(part_of == part)
-        spans = {"row": row, **{name: column[row] for name, column in {**ids, **told}.items()}}
+        spans = {**ids, **told, "row": np.arange(columns.count, dtype=parent.dtype)}
+        if parts > 1:
+            row = np.flatnonzero(part_of == part)
+            spans = {name: column[row] for name, column in spans.items()}
         found = engine.query("edges", spans=spans)
         # By row of the child, of which there is one each: an order that no engine's threads can change.
         parent[found["child"]] = found["parent"]

@@ -73,7 +73,8 @@ def _sorted(columns: Columns, start: Int, end: Int, edges: Edges) -> Events:
     key[1::2] = end - first[columns.timeline]
     if lanes.bit_length() + bits < 63:  # one word for both sorts twice as fast
         key += np.repeat(columns.timeline.astype(np.int64) << bits, 2)
-        event = np.argsort(key).astype(event_type(columns.count), copy=False)
+        # Stable, since that one makes use of what is in order already: every process's spans nearly are.
+        event = np.argsort(key, kind="stable").astype(event_type(columns.count), copy=False)
         tied = np.diff(key[event]) == 0
     else:
         lane = np.repeat(columns.timeline, 2)
@@ -110,13 +111,16 @@ def _settle_ties(
 
 def _against_sequence(columns: Columns, event: Events) -> bool:
     """Returns whether a timeline's starts are in another order than their sequence numbers."""
-    row = event[event & 1 == 0] >> 1
-    if columns.spans["seq"].null_count == columns.count:
+    missing = columns.spans["seq"].null_count
+    if missing == columns.count:
         return False
-    seq, lane = columns.seq[row], columns.timeline[row]
-    if (seq < 0).any():
-        seq, lane = seq[seq >= 0], lane[seq >= 0]
-    return bool(((np.diff(seq) < 0) & (np.diff(lane) == 0)).any())
+    row = event[event & 1 == 0] >> 1
+    seq = columns.seq[row]
+    if missing:
+        row, seq = row[seq >= 0], seq[seq >= 0]
+    falls = np.flatnonzero(seq[1:] < seq[:-1])
+    lane = columns.timeline
+    return bool((lane[row[falls]] == lane[row[falls + 1]]).any())
 
 
 def _by_sequence(columns: Columns, start: Int) -> Int:
