@@ -1,0 +1,277 @@
+"""MultiWorkerMirroredStrategy in real processes: what is recorded, and what the user notices (nothing)."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from otel_tf import ids
+from otel_tf.correlator import Result, correlate
+from otel_tf.demo.clocks import FalseClock, false_clocks
+from tests.instrumentation.multi_worker.workers import Worker, run
+from tests.spool import SpooledSpan, spans
+
+STEPS = 30
+KERAS_STEPS = 10
+#: Gradients: one dense; lengths, values and indices of one sparse; the loss.
+COLLECTIVES_A_STEP = 5
+MS = 1_000_000
+GROUP, INSTANCE = "tensorflow.collective.group_key", "tensorflow.collective.instance_key"
+
+
+def problem(workers: Iterable[Worker]) -> str:
+    return "\n".join(worker.stderr[-3000:] for worker in workers)
+
+
+def by_worker(found: Iterable[SpooledSpan]) -> dict[str, list[SpooledSpan]]:
+    sorted_out = defaultdict(list)
+    for span in sorted(found, key=lambda span: span.start_ns):
+        sorted_out[span.attributes["tensorflow.worker"]].append(span)
+    return dict(sorted_out)
+
+
+def barriers(found: Iterable[SpooledSpan]) -> dict[tuple[int, int], list[SpooledSpan]]:
+    met = defaultdict(list)
+    for span in found:
+        met[span.attributes[GROUP], span.attributes[INSTANCE]].append(span)
+    return dict(met)
+
+
+# -- a run without a name, whose chief comes late ------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Worker]]:
+    folder = tmp_path_factory.mktemp("job")
+    arguments = ("--steps", str(STEPS), "--fit")
+    workers = run(folder, arguments, (*arguments, "--early"), chief_late_s=5.0)
+    assert [worker.code for worker in workers] == [0, 0], problem(workers)
+    return folder, workers
+
+
+@pytest.fixture(scope="module")
+def recorded(job: tuple[Path, list[Worker]]) -> list[SpooledSpan]:
+    return spans(Path(job[1][0].said[0]["run_dir"]))
+
+
+def test_workers_agree_on_a_name(job: tuple[Path, list[Worker]], recorded: list[SpooledSpan]) -> None:
+    folder, (chief, other) = job
+    name = chief.said[0]["run_id"]
+    assert other.said[0]["run_id"] == name
+    second = chief.said[1]["second_run"]
+    assert other.said[1]["second_run"] == second != name
+    # Nothing was ever written under the name that the other had made for itself.
+    assert {path.name for path in (folder / "otel-tf-runs").iterdir()} == {name, second}
+    assert {span.resource["tensorflow.run.id"] for span in recorded} == {name}
+    assert {span.resource["service.instance.id"] for span in recorded} == {
+        f"{name}/worker:0",
+        f"{name}/worker:1",
+    }
+    assert all("of their own" not in worker.stderr for worker in (chief, other))
+
+
+def test_a_step_of_all_workers_is_one_trace(
+    job: tuple[Path, list[Worker]], recorded: list[SpooledSpan]
+) -> None:
+    name = job[1][0].said[0]["run_id"]
+    roots = {span.trace_id: span for span in recorded if span.name == "step"}
+    steps = by_worker(span for span in recorded if span.name == "train_step")
+    assert {worker: len(found) for worker, found in steps.items()} == {
+        "worker:0": STEPS + KERAS_STEPS,
+        "worker:1": STEPS + KERAS_STEPS,
+    }
+    assert len(roots) == STEPS + KERAS_STEPS
+    assert {root.resource["service.instance.id"] for root in roots.values()} == {f"{name}/worker:0"}
+    for ours, theirs in zip(*steps.values(), strict=True):
+        assert ours.trace_id == theirs.trace_id
+        assert ours.parent_id == theirs.parent_id == roots[ours.trace_id].span_id
+        assert ours.attributes["tensorflow.global_step"] == theirs.attributes["tensorflow.global_step"]
+    # The custom loop goes on from its counter's 40; each of its steps is where its number says.
+    numbers = [step.attributes["tensorflow.global_step"] for step in steps["worker:1"][:STEPS]]
+    assert numbers == list(range(41, 41 + STEPS))
+    assert [step.trace_id for step in steps["worker:1"][:STEPS]] == [
+        f"{ids.trace_id(name, 'step', number):032x}" for number in numbers
+    ]
+
+
+def test_collectives_belong_to_their_step(recorded: list[SpooledSpan]) -> None:
+    steps = {span.span_id: span for span in recorded if span.name == "train_step"}
+    collectives = [span for span in recorded if span.name == "collective"]
+    of_step = defaultdict(int)
+    for span in collectives:
+        step = steps[span.parent_id]
+        of_step[step.span_id] += 1
+        assert span.kind == 1  # INTERNAL
+        assert span.trace_id == step.trace_id
+        assert span.resource == step.resource
+        assert step.start_ns <= span.start_ns <= span.end_ns <= step.end_ns
+        for same in ("tensorflow.global_step", "tensorflow.worker"):
+            assert span.attributes[same] == step.attributes[same]
+        # One clock, read in two ways.
+        since = span.attributes["tensorflow.monotonic_ns"] - step.attributes["tensorflow.monotonic_ns"]
+        assert since == span.start_ns - step.start_ns
+    assert of_step.keys() == steps.keys()
+    for step in steps.values():
+        if "tensorflow.epoch" not in step.attributes:
+            assert of_step[step.span_id] == COLLECTIVES_A_STEP
+
+
+def test_collectives_are_the_same_on_both_sides(recorded: list[SpooledSpan]) -> None:
+    met = barriers(span for span in recorded if span.name == "collective")
+    assert len(met) > STEPS * COLLECTIVES_A_STEP
+    for members in met.values():
+        assert sorted(span.attributes["tensorflow.worker"] for span in members) == ["worker:0", "worker:1"]
+        assert len({span.trace_id for span in members}) == 1
+        # Nobody leaves before all have entered (one machine, one clock; a stamp rounds by 0.24 µs).
+        assert max(span.start_ns for span in members) <= min(span.end_ns for span in members) + 500
+
+
+def test_clocks_are_compared_without_a_collective(
+    job: tuple[Path, list[Worker]], recorded: list[SpooledSpan]
+) -> None:
+    name = job[1][0].said[0]["run_id"]
+    by_id = {span.span_id: span for span in recorded}
+    servers = [span for span in recorded if span.name == "clock.probe" and span.kind == 2]
+    assert len(servers) >= 5
+    assert len([span for span in recorded if span.name == "clock.probe" and span.kind == 3]) == len(servers)
+    assert {span.resource["service.instance.id"] for span in servers} == {f"{name}/worker:1"}
+    for number, server in enumerate(sorted(servers, key=lambda span: span.start_ns)):
+        client = by_id[server.parent_id]
+        assert client.resource["service.instance.id"] == f"{name}/worker:0"
+        assert client.trace_id == server.trace_id
+        assert client.trace_id == f"{ids.trace_id(name, 'probe', 'worker:0', 'worker:1', number):032x}"
+        assert client.parent_id == ""
+        assert (client.attributes["tensorflow.probe.peer"], server.attributes["tensorflow.probe.peer"]) == (
+            "worker:1",
+            "worker:0",
+        )
+        # One machine: what was asked before was answered after.
+        assert client.start_ns <= server.start_ns <= server.end_ns <= client.end_ns
+
+
+def test_everything_is_restored(job: tuple[Path, list[Worker]]) -> None:
+    for worker in job[1]:
+        assert worker.answers["restored"] == [True] * len(worker.answers["restored"])
+
+
+def test_one_setting_turns_stamps_off(job: tuple[Path, list[Worker]]) -> None:
+    for worker in job[1]:
+        assert worker.said[0]["stamps"] > 0
+        assert worker.said[1]["second_stamps"] == 0
+    second = spans(Path(job[1][0].said[1]["second_dir"]))
+    assert {span.name for span in second} >= {"step", "train_step"}
+    assert not [span for span in second if span.name == "collective"]
+
+
+def test_under_xla_there_are_no_stamps_and_it_is_said_once(job: tuple[Path, list[Worker]]) -> None:
+    for worker in job[1]:
+        assert worker.said[0]["jitted_stamps"] == 0
+        assert worker.stderr.count("collectives under jit_compile have no spans") == 1
+
+
+def test_results_are_the_same_to_the_bit(tmp_path: Path, job: tuple[Path, list[Worker]]) -> None:
+    """Losses, weights, tracings, random streams; custom loop and tf_keras."""
+    arguments = ("--steps", str(STEPS), "--fit", "--bare")
+    bare = run(tmp_path, arguments, arguments)
+    assert [worker.code for worker in bare] == [0, 0], problem(bare)
+    for ours, theirs in zip(job[1], bare, strict=True):
+        assert ours.answers == theirs.answers
+    assert bare[0].answers["tracings"] == 1
+
+
+# -- a slow worker, and a wrong clock ------------------------------------------------------------------------
+
+LAG_MS = 4.0
+WRONG_S = 20.0
+
+
+@pytest.fixture(scope="module")
+def slow(tmp_path_factory: pytest.TempPathFactory) -> Result:
+    library = false_clocks()
+    if library.library is None:
+        pytest.skip(f"platform: {library.problem}")
+    folder = tmp_path_factory.mktemp("slow")
+    arguments = ("--steps", "300", "--slow-ms", str(LAG_MS))
+    workers = run(
+        folder,
+        arguments,
+        arguments,
+        clocks=(FalseClock(0.0, 0.0), FalseClock(WRONG_S, 0.0)),
+        library=library,
+        OTEL_TF_RUN_DIR=str(folder / "run"),
+        OTEL_TF_CLOCK_PROBE_INTERVAL="500",
+    )
+    assert [worker.code for worker in workers] == [0, 0], problem(workers)
+    return correlate(str(folder / "run"))
+
+
+def test_waits_alone_find_the_slow_worker(slow: Result) -> None:
+    """And each wait once: the loss, ready long before, is reduced after what it waits for."""
+    waited: dict[str, dict[int, int]] = {"worker:0": defaultdict(int), "worker:1": defaultdict(int)}
+    for row in slow.spans.to_pylist():
+        # The first steps are the set-up of the ring.
+        if row["name"] == "collective" and row["global_step"] > 45:
+            waited[row["worker"]][row["global_step"]] += row["wait_ns"]
+    median_ms = {worker: statistics.median(found.values()) / MS for worker, found in waited.items()}
+    assert median_ms["worker:1"] - median_ms["worker:0"] == pytest.approx(LAG_MS, rel=0.1)
+    scores = {entry["worker"]: entry["score"] for entry in slow.report["stragglers"]}
+    assert scores["worker:0"] > 0 > scores["worker:1"]
+
+
+def test_the_wrong_clock_is_found_within_its_bar(slow: Result) -> None:
+    offsets = {clock["domain"]: clock for clock in slow.report["clocks"]}
+    apart_ns = offsets["worker:1"]["offset_ns"] - offsets["worker:0"]["offset_ns"]
+    error_ns = offsets["worker:1"]["error_ns"] + offsets["worker:0"]["error_ns"]
+    assert abs(apart_ns - WRONG_S * 1000 * MS) <= error_ns < 5 * MS
+    assert slow.report["violations"] == 0
+    assert slow.report["quarantined"] == []
+
+
+# -- a worker that dies --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def survived(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Worker]]:
+    folder = tmp_path_factory.mktemp("dead")
+    arguments = ("--steps", str(STEPS), "--die-at", str(STEPS // 2))
+    workers = run(folder, arguments, arguments, OTEL_TF_RUN_DIR=str(folder / "run"))
+    return folder / "run", workers
+
+
+def test_the_survivors_error_is_the_users_own(survived: tuple[Path, list[Worker]]) -> None:
+    survivor, dead = survived[1]
+    assert dead.code == -9
+    assert survivor.code == 1
+    assert survivor.answers["step"] == STEPS // 2
+    assert survivor.answers["error"] == "UnavailableError"
+    assert survivor.answers["ours"] == []
+    assert "otel_tf/instrumentation" not in survivor.stderr
+
+
+def test_nothing_recorded_is_lost_with_a_worker(survived: tuple[Path, list[Worker]]) -> None:
+    steps = by_worker(span for span in spans(survived[0]) if span.name == "train_step")
+    collectives = by_worker(span for span in spans(survived[0]) if span.name == "collective")
+    assert {worker: len(found) for worker, found in steps.items()} == {
+        "worker:0": STEPS // 2 + 1,
+        "worker:1": STEPS // 2,
+    }
+    assert {worker: len(found) for worker, found in collectives.items()} == {
+        "worker:0": STEPS // 2 * COLLECTIVES_A_STEP,
+        "worker:1": STEPS // 2 * COLLECTIVES_A_STEP,
+    }
+
+
+def test_the_failing_step_says_why(survived: tuple[Path, list[Worker]]) -> None:
+    found = spans(survived[0])
+    last = max((span for span in found if span.name == "train_step"), key=lambda span: span.end_ns)
+    (root,) = [span for span in found if span.span_id == last.parent_id]
+    assert last.attributes["tensorflow.global_step"] == 40 + STEPS // 2 + 1
+    for span in (root, last):
+        assert span.status["code"] == 2
+        assert span.attributes["error.type"] == "UNAVAILABLE"
+        assert span.attributes["tensorflow.error.origin.worker"] == "worker:1"
+    assert ([event["name"] for event in last.events], root.events) == (["exception"], [])
