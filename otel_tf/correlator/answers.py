@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from otel_tf import semconv
 from otel_tf.correlator import stragglers, waits
+from otel_tf.correlator.adjust import Adjusted
 from otel_tf.correlator.columns import ROLE_TRAIN_STEP, Columns, Int, codes, integers
 from otel_tf.correlator.edges import Barriers, Events
 from otel_tf.correlator.staleness import applied_between, asynchronous
@@ -46,24 +47,26 @@ class Answers:
     report: dict[str, Any]
 
 
-def answer(spans: pa.Table, columns: Columns, met: Barriers, rank: Events, time_ns: Int) -> Answers:
+def answer(spans: pa.Table, columns: Columns, met: Barriers, adjusted: Adjusted) -> Answers:
     """Answers from the corrected order.
 
     Args:
         spans: Rows of `tables.SPANS`.
         columns: The same as numbers.
         met: Barriers.
-        rank: Rank of every event in the causal order (2N,).
-        time_ns: Corrected time of every event, ns (2N,).
+        adjusted: Corrected times and the causal order.
     """
     worker, workers = codes(spans["worker"])
     steps = np.flatnonzero((columns.role == ROLE_TRAIN_STEP) & (worker >= 0))
-    stepped, stale, source = _staleness(spans, columns, steps, worker, rank)
+    stepped, stale, source = _staleness(spans, columns, steps, worker, adjusted.rank)
     own = columns.end_ns[met.row] - columns.start_ns[met.row]
     wait = waits.waits(met, own)
     busy = columns.end_ns[steps] - columns.start_ns[steps] - _waited_within(columns, met, wait, steps)
     score = stragglers.scores(worker[steps], busy, len(workers))
+    left = adjusted.time_ns[2 * met.row + 1]
+    beyond, worst = waits.disagreements(met, own, left, adjusted.error_ns[met.row])
     report = {
+        "barriers": {"count": met.count, "beyond_bar": beyond, "worst_ns": worst},
         "steps": _steps(spans, columns, steps, worker, workers),
         "staleness": {
             name: _spread(stale[mine], source[mine]) for name, mine in _by_worker(worker[stepped], workers)
@@ -80,7 +83,7 @@ def answer(spans: pa.Table, columns: Columns, met: Barriers, rank: Events, time_
             for number in sorted(np.flatnonzero(~np.isnan(score)), key=lambda n: (-score[n], workers[n]))
         ],
     }
-    late = waits.lateness(met, time_ns[2 * met.row])
+    late = waits.lateness(met, adjusted.time_ns[2 * met.row])
     return Answers(stepped, stale, source, _SOURCES, wait, late, report)
 
 

@@ -77,7 +77,7 @@ def correlate_tables(
         raise UserError(f"no clock domain {reference!r}; there are: {', '.join(columns.domains) or 'none'}")
     met = barriers(columns)
     keep, adjusted = _adjusted(columns, ingested, met, reference, runner)
-    answers = answer(ingested.spans, columns, met, adjusted.rank, adjusted.time_ns)
+    answers = answer(ingested.spans, columns, met, adjusted)
     edges = _between_spans(adjusted.edges, met, adjusted.time_ns, columns.count)
     set_aside = adjusted.quarantine
     return Correlated(

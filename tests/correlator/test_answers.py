@@ -11,7 +11,7 @@ from otel_tf.correlator.edges import Barriers, Edges
 from otel_tf.correlator.pipeline import correlate_tables
 from otel_tf.correlator.staleness import applied_between, asynchronous
 from otel_tf.correlator.stragglers import scores
-from otel_tf.correlator.waits import lateness, waits
+from otel_tf.correlator.waits import disagreements, lateness, waits
 from tests.correlator.support import CLIENT, MS, PRODUCER, SERVER, T0, US, S, ingested
 
 
@@ -39,6 +39,16 @@ def test_waits_need_no_clocks_and_lateness_does():
     met = Barriers(np.array([0, 0, 0, 1, 1]), np.arange(5), 2)
     assert waits(met, np.array([9, 4, 5, 7, 8])).tolist() == [5, 0, 1, 0, 1]
     assert lateness(met, np.array([10, 15, 14, 3, 2])).tolist() == [0, 5, 4, 1, 0]
+
+
+def test_clocks_that_contradict_the_waits_are_counted():
+    met = Barriers(np.array([0, 0, 1, 1]), np.arange(4), 2)
+    stay = np.array([9, 4, 3, 8])
+    left = np.array([100, 103, 200, 230])
+    assert disagreements(met, stay, left, np.full(4, 2)) == (1, 26)
+    assert disagreements(met, stay, left, np.full(4, 15)) == (0, 0)
+    assert disagreements(met, stay, left, np.array([1, 1, 1, 1 << 61])) == (1, 1)
+    assert disagreements(Barriers(met.number[:0], met.row[:0], 0), stay[:0], left[:0], stay[:0]) == (0, 0)
 
 
 def test_scores_say_how_much_slower_than_the_typical_worker():
@@ -195,6 +205,7 @@ def test_a_synchronous_run_shows_who_waited_for_whom():
     assert report["stragglers"][0]["worker"] == "worker:1"
     assert report["stragglers"][0]["score"] == pytest.approx(0.9, abs=0.2)
     assert report["violations"] == 0
+    assert report["barriers"] == {"count": 40, "beyond_bar": 0, "worst_ns": 0}
     for row in result.spans.to_pylist():
         if row["name"] == "collective":
             late = row["lateness_ns"] + row["wait_ns"]
