@@ -114,6 +114,10 @@ class CollectiveSeam(Seam):
         graph = ops.get_default_graph()
         if launcher._group_size < 2 or tf.executing_eagerly() or not tf.inside_function():
             return False
+        if len(tf.distribute.get_strategy().extended.worker_devices) > 1:
+            # Several devices of this process in one graph: a stamp is a stateful op, and those follow each
+            # other, so that one device's collective would wait for the other's, for ever.
+            return False
         if control_flow_util.GraphOrParentsInXlaContext(graph):
             if not self._said_xla:
                 self._said_xla = True
