@@ -64,7 +64,7 @@ def correlate_tables(
     Args:
         ingested: What the sources delivered.
         reference: Clock domain to keep; default: the one with the most edges to others.
-        engine: ``duckdb``.
+        engine: ``duckdb``, in this process, or ``spark``; the answers are the same.
 
     Raises:
         UserError: There is no span, no such domain or no such engine.
@@ -120,11 +120,15 @@ def _adjusted(
 
 
 def _engine(name: str) -> Engine:
-    if name != "duckdb":
-        raise UserError(f"no engine {name!r}; there is: duckdb")
-    from otel_tf.correlator.engines.duckdb import DuckEngine
+    if name == "duckdb":
+        from otel_tf.correlator.engines.duckdb import DuckEngine
 
-    return DuckEngine()
+        return DuckEngine()
+    if name == "spark":
+        from otel_tf.correlator.engines.spark import SparkEngine
+
+        return SparkEngine()
+    raise UserError(f"no engine {name!r}; there are: duckdb, spark")
 
 
 def _between_spans(edges: Edges, met: Barriers, time_ns: Int, count: int) -> Edges:
