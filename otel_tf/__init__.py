@@ -7,13 +7,17 @@ TensorFlow nor any other heavy library.
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+    from typing import SupportsIndex
+
     from otel_tf.correlator import Result
     from otel_tf.instrumentation.attach import Handle
 
-__all__ = ["__version__", "correlate", "instrument", "uninstrument"]
+__all__ = ["__version__", "correlate", "instrument", "step", "uninstrument"]
 
 __version__ = "0.1.0"
 
@@ -36,10 +40,27 @@ def instrument(strategy: Any = None, *, tracer_provider: Any = None, **settings:
     return attach.instrument(strategy, tracer_provider=tracer_provider, **settings)
 
 
+def step(number: SupportsIndex | None = None) -> AbstractContextManager[None]:
+    """Surrounds one training step of a loop that otel-tf cannot see into: ``with otel_tf.step(n):``.
+
+    The block is the root `step`. A training `tf.function` that runs inside is the same step, not a second
+    one, and its time is `train_step`'s; so is a step declared inside another. Where nothing is
+    instrumented this does nothing.
+
+    Args:
+        number: The step's number; default: counted.
+    """
+    attach = sys.modules.get("otel_tf.instrumentation.attach")
+    if attach is None:
+        import contextlib
+
+        return contextlib.nullcontext()
+    declared: AbstractContextManager[None] = attach.step(number)
+    return declared
+
+
 def uninstrument() -> None:
     """Undoes `instrument`; does nothing where it was not called."""
-    import sys
-
     attach = sys.modules.get("otel_tf.instrumentation.attach")
     if attach is not None:
         attach.uninstrument()

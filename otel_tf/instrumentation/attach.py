@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, SupportsIndex
 
 from otel_tf import config
 from otel_tf.identity import Identity, identify
 from otel_tf.instrumentation.checkpoint import CheckpointSeam
 from otel_tf.instrumentation.cluster import cluster_of
 from otel_tf.instrumentation.data_wait import DataWaitSeam
+from otel_tf.instrumentation.declared import DeclaredStep
 from otel_tf.instrumentation.function_call import FunctionCallSeam
 from otel_tf.instrumentation.keras.seam import KerasSeam
 from otel_tf.instrumentation.multi_worker.collectives import CollectiveSeam
@@ -26,7 +29,7 @@ from otel_tf.instrumentation.steps import Steps
 from otel_tf.instrumentation.tracing import TracingSeam
 from otel_tf.telemetry import Pipeline, start
 
-__all__ = ["Handle", "instrument", "uninstrument"]
+__all__ = ["Handle", "attached", "instrument", "step", "uninstrument"]
 
 _lock = threading.Lock()
 #: "handle" while attached.
@@ -36,8 +39,9 @@ _attached: dict[str, Handle] = {}
 class Handle:
     """What `instrument` returns: the way to flush and to undo. A context manager that undoes on exit."""
 
-    def __init__(self, pipeline: Pipeline, seams: Seams, attached: Sequence[Seam]) -> None:
+    def __init__(self, pipeline: Pipeline, steps: Steps, seams: Seams, attached: Sequence[Seam]) -> None:
         self._pipeline = pipeline
+        self._steps = steps
         self._seams = seams
         self._seams_attached = attached
         self._forget_exit = pipeline.before_exit(self._settle)
@@ -51,6 +55,10 @@ class Handle:
     def run_dir(self) -> Path:
         """Folder of the run's spool."""
         return self._pipeline.run_dir
+
+    def step(self, number: SupportsIndex | None = None) -> AbstractContextManager[None]:
+        """Declares a step; see `otel_tf.step`."""
+        return DeclaredStep(self._steps, number) if self._seams_attached else contextlib.nullcontext()
 
     def flush(self, timeout_s: float = 10.0) -> bool:
         """Fetches what workers still hold, writes the spool and offers the rest to the network.
@@ -136,7 +144,8 @@ def instrument(strategy: Any = None, *, tracer_provider: Any = None, **settings:
             in_force, identity, tracer_provider=tracer_provider, provisional=awaits_name(identity)
         )
         seams = Seams()
-        attached = _seams(pipeline, in_force, identity) if pipeline.enabled else []
+        steps = Steps(pipeline, identity)
+        attached = _seams(pipeline, in_force, identity, steps) if pipeline.enabled else []
         try:
             for seam in attached:
                 seam.attach(seams)
@@ -144,13 +153,12 @@ def instrument(strategy: Any = None, *, tracer_provider: Any = None, **settings:
             seams.undo()
             pipeline.shutdown(0.0)
             raise
-        handle = _attached["handle"] = Handle(pipeline, seams, attached)
+        handle = _attached["handle"] = Handle(pipeline, steps, seams, attached)
         return handle
 
 
-def _seams(pipeline: Pipeline, settings: config.Settings, identity: Identity) -> list[Seam]:
+def _seams(pipeline: Pipeline, settings: config.Settings, identity: Identity, steps: Steps) -> list[Seam]:
     """Returns every seam, in the order of attaching."""
-    steps = Steps(pipeline, identity)
     run_spans = RunSpans(pipeline, identity, steps)
     checkpoints = CheckpointSeam(steps, run_spans)
     return [
@@ -163,6 +171,17 @@ def _seams(pipeline: Pipeline, settings: config.Settings, identity: Identity) ->
         CollectiveSeam(pipeline, settings, identity, steps.spans),
         WorkersSeam(pipeline, settings, identity),
     ]
+
+
+def attached() -> Handle | None:
+    """Returns the handle of this process, while it is instrumented."""
+    return _attached.get("handle")
+
+
+def step(number: SupportsIndex | None = None) -> AbstractContextManager[None]:
+    """Declares a step; does nothing where `instrument` was not called."""
+    handle = _attached.get("handle")
+    return contextlib.nullcontext() if handle is None else handle.step(number)
 
 
 def uninstrument() -> None:
