@@ -93,9 +93,7 @@ class RunSpans:
         around.told = 0
         return span
 
-    def end(
-        self, span: RunSpan, error: BaseException | None = None, attributes: Attributes = _NONE
-    ) -> None:
+    def end(self, span: RunSpan, error: BaseException | None = None, attributes: Attributes = _NONE) -> None:
         """Ends a span and writes it; once.
 
         Args:

@@ -145,7 +145,7 @@ class StepSpans:
         if waits:
             written = self._waits(waits)
             if written and written[0].begun[1] < root_mono_ns:
-                root_seq, root_mono_ns, _ = written[0].outer
+                root_seq, root_mono_ns = written[0].outer[0], written[0].begun[1]
             for wait in written:
                 records.append(self._wait(wait, facts, trace_id, root_id, own_id))
         if self._writes_roots or error is not None:
