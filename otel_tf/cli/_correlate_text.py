@@ -12,7 +12,7 @@ _MOST_ROWS = 40
 
 def render(report: dict[str, Any]) -> str:
     """Returns the report as text: first whether it can be trusted, then workers, then clocks."""
-    parts = [_head(report), _workers(report), _clocks(report), _skipped(report)]
+    parts = [_head(report), _workers(report), _clocks(report), _skipped(report), _missing(report)]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -106,6 +106,23 @@ def _skipped(report: dict[str, Any]) -> str:
             f"  {skipped[reason]:,} × {reason.replace('_', ' ')}" + (f", first: {example}" if example else "")
         )
     return "\n".join(lines)
+
+
+_MISSING = {
+    "parents": "spans' parents",
+    "closures": "closures",
+    "steps": "steps",
+    "sequence": "sequence numbers of the processes",
+}
+
+
+def _missing(report: dict[str, Any]) -> str:
+    """Returns what Jaeger lacks; nothing where all is there, or the source is none."""
+    missing = {_MISSING.get(key, key): count for key, count in (report.get("missing") or {}).items() if count}
+    if not missing:
+        return ""
+    counts = ", ".join(f"{count:,} {what}" for what, count in missing.items())
+    return f"No longer in Jaeger, or never: {counts}. The run directories have all that was recorded."
 
 
 def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -49,6 +49,7 @@ def correlate(
     report = {
         "skipped": ingested.skipped,
         "first_skipped": ingested.first_skipped,
+        "missing": ingested.missing,
         **correlated.report,
         "seconds": {
             "ingest": round(read - started, 3),

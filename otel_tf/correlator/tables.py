@@ -100,6 +100,7 @@ class Ingested:
         clocks: Rows of `CLOCKS`.
         skipped: How many spans, lines or files were left out, by reason.
         first_skipped: The first example of each reason, as ``file:line: text``.
+        missing: What a Jaeger no longer has of the run, by what it is; see `sources.missing`.
     """
 
     spans: pa.Table
@@ -107,3 +108,4 @@ class Ingested:
     clocks: pa.Table
     skipped: dict[str, int] = dataclasses.field(default_factory=dict)
     first_skipped: dict[str, str] = dataclasses.field(default_factory=dict)
+    missing: dict[str, int] = dataclasses.field(default_factory=dict)

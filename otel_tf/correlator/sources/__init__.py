@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from otel_tf.correlator.sources import select
 from otel_tf.correlator.sources.files import Format, damage_of, decompress, find, open_binary
+from otel_tf.correlator.sources.missing import missing
 from otel_tf.correlator.sources.otlp_json import Lines, Piece, parse_lines, split_lines
 from otel_tf.correlator.sources.otlp_proto import Messages, fields, frames, parse_messages, split_message
 from otel_tf.correlator.sources.skipped import Skipped
@@ -50,7 +51,7 @@ def read(
     pieces: list[Piece] = []
     for number, spec in enumerate(specs):
         before = len(pieces)
-        if spec.startswith(("jaeger+http://", "jaeger+https://")):
+        if _is_jaeger(spec):
             from otel_tf.correlator.sources.jaeger import read_jaeger
 
             chunks, run_in_spec = read_jaeger(spec, skipped, number, run=run, say=say)
@@ -64,13 +65,18 @@ def read(
             raise UserError(f"{spec}: no usable spans{_why(skipped)}")
     chunk = select.together([piece.chunk for piece in pieces])
     chunk = select.choose_run(chunk, run, say)
+    lost = missing(chunk.spans) if any(map(_is_jaeger, specs)) else {}
     if steps is not None:
         chunk = select.keep_steps(chunk, steps)
         if not chunk.spans.num_rows:
             raise UserError(f"no spans of the steps {_range(steps)}")
     chunk = select.once(chunk, skipped)
     clocks = _clocks(pieces, chunk.spans)
-    return Ingested(chunk.spans, chunk.links, clocks, skipped.counts, skipped.first)
+    return Ingested(chunk.spans, chunk.links, clocks, skipped.counts, skipped.first, lost)
+
+
+def _is_jaeger(spec: str) -> bool:
+    return spec.startswith(("jaeger+http://", "jaeger+https://"))
 
 
 def _why(skipped: Skipped) -> str:

@@ -1,46 +1,62 @@
-"""Spans from a running Jaeger: ``jaeger+http://HOST:16686[?run=ID][&service=NAME]``.
+"""Spans from a running Jaeger: ``jaeger+http://HOST:16686[?run=ID][&service=NAME][&grpc=HOST:PORT]``.
 
-Jaeger's v3 API is asked for raw traces: otherwise it adjusts clocks itself. It has no paging and does not
-say when it left something out, so time is sliced, and a slice that comes back full is halved.
+Jaeger's v3 API is asked for raw traces: otherwise it adjusts clocks itself. Over gRPC (port 16685) it
+streams, and gives one run of a Jaeger that many share; over HTTP it has no filter for that. Steps whose
+numbers are missing in between are then asked for by their trace ids, which are known.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
-import json
 import re
-import time
-from collections.abc import Callable, Iterator
-from datetime import datetime, timedelta, timezone
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
 from urllib.parse import parse_qs, urlsplit, urlunsplit
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from otel_tf import semconv
 from otel_tf.correlator.sources import select
 from otel_tf.correlator.sources.extract import Chunk
-from otel_tf.correlator.sources.otlp_json import Lines, parse_lines
+from otel_tf.correlator.sources.jaeger_api import Api, Search, Unanswered
+from otel_tf.correlator.sources.jaeger_grpc import GrpcApi
+from otel_tf.correlator.sources.jaeger_http import HttpApi
+from otel_tf.correlator.sources.jaeger_slices import EARLIEST_NS, LATEST_NS, Reading
+from otel_tf.correlator.sources.missing import Absent, absent
 from otel_tf.correlator.sources.skipped import Skipped
 from otel_tf.errors import UserError
 
 __all__ = ["read_jaeger"]
 
-#: How many traces a query may return. The whole answer is one JSON text in Jaeger's memory and in ours.
-_TRACES_A_QUERY = 500
-_CONNECT_S, _READ_S = 5.0, 300.0
-_SAY_EVERY_S = 2.0
-_DAY_NS = 86_400 * 10**9
-_EARLIEST_NS, _LATEST_NS = 0, 7_258_118_400 * 10**9
-#: Slices no longer than this are not halved again: more traces are asked for instead.
-_SHORTEST_NS = 1000
+_OPTIONS = ("run", "service", "grpc")
+_UI_PORT, _GRPC_PORT = 16686, 16685
 #: Services of traces that were written back by ``--to jaeger=``.
 _LOGICAL = re.compile(re.escape(semconv.LOGICAL_SERVICE_SUFFIX) + r"( |$)")
+#: That many of the absent traces are asked for first: where none is there, nor are the others.
+_SAMPLE = 64
+#: One question a trace takes about a millisecond.
+_MOST_ASKED = 20_000
+
+Say = Callable[[str], None]
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Address:
+    base: str
+    run: str | None
+    services: list[str]
+    grpc: str | None
+    secure: bool
+    #: Whether the gRPC address is a guess from the other.
+    guessed: bool
 
 
 def read_jaeger(
-    spec: str, skipped: Skipped, source: int, *, run: str | None, say: Callable[[str], None]
+    spec: str, skipped: Skipped, source: int, *, run: str | None, say: Say
 ) -> tuple[list[Chunk], str | None]:
     """Returns the spans of a Jaeger, and the run that its address names.
 
@@ -56,153 +72,152 @@ def read_jaeger(
     Raises:
         UserError: There is no Jaeger at that address, it answers with an error, or it has no traces.
     """
+    address = _address(spec, run)
+    http = HttpApi(address.base, skipped, source)
+    try:
+        services = http.services()
+    except Unanswered as error:
+        raise UserError(str(error)) from None
+    grpc = _grpc(address, services, skipped, source, say)
+    try:
+        api: Api = http if grpc is None else grpc
+        wanted = address.services or [name for name in services if not _LOGICAL.search(name)]
+        chunks = list(_chunks(api, address, wanted, say))
+        if not chunks:
+            raise UserError(f"{spec}: no traces of {_whose(api, address, wanted)}")
+        chunks += _by_id(api, chunks, address.run, say)
+    finally:
+        if grpc is not None:
+            grpc.close()
+    return chunks, address.run
+
+
+def _address(spec: str, run: str | None) -> _Address:
     url = urlsplit(spec.removeprefix("jaeger+"))
     options = parse_qs(url.query)
-    unknown = sorted(set(options) - {"run", "service"})
+    unknown = sorted(set(options) - set(_OPTIONS))
     if unknown:
-        raise UserError(f"{spec}: unknown {unknown[0]!r} after the ?; known are run and service")
+        raise UserError(f"{spec}: unknown {unknown[0]!r} after the ?; known are {', '.join(_OPTIONS)}")
+    try:
+        port = url.port
+    except ValueError:
+        raise UserError(f"{spec}: the port is not a number") from None
+    given = options.get("grpc", [""])[-1]
+    host = f"[{url.hostname}]" if ":" in (url.hostname or "") else url.hostname
+    grpc: str | None = None
+    if given.isdigit():
+        grpc = f"{host}:{given}"
+    elif given and given != "none":
+        grpc = given.partition("://")[2] or given
+    elif not given and port in (_UI_PORT, None):
+        grpc = f"{host}:{_GRPC_PORT}"
     base = urlunsplit((url.scheme, url.netloc, url.path.rstrip("/"), "", ""))
     wanted = options.get("run", [run])[-1]
-    api = _Api(base)
-    services = options.get("service") or [name for name in api.services() if not _LOGICAL.search(name)]
-    chunks: list[Chunk] = []
-    seen = np.empty(0, _TRACE)
-    count, said = 0, time.monotonic()
-    for service in services:
-        for text in _texts(api, service):
-            piece = parse_lines(Lines(text, base, source), skipped)
-            chunk, seen = _new_traces(piece.chunk, seen)
-            if not chunk.spans.num_rows:
-                continue
-            chunks.append(chunk)
-            count += chunk.spans.num_rows
-            if time.monotonic() - said > _SAY_EVERY_S:
-                said = time.monotonic()
-                say(f"{count:,} spans read from {base}")
-    if not chunks:
-        raise UserError(f"{spec}: no traces of {', '.join(services) or 'any service'}")
-    return chunks, wanted
+    return _Address(base, wanted, options.get("service") or [], grpc, url.scheme == "https", not given)
 
 
-_TRACE = np.dtype([("hi", np.int64), ("lo", np.int64)])
+def _grpc(address: _Address, services: list[str], skipped: Skipped, source: int, say: Say) -> GrpcApi | None:
+    """Returns the same Jaeger over gRPC, or None; then it is said what that means."""
+    why = "its gRPC address is not known"
+    if address.grpc is not None:
+        api = GrpcApi(address.grpc, secure=address.secure, skipped=skipped, source=source)
+        try:
+            there = api.services()
+            if not address.guessed or there == services or set(there) & set(services):
+                return api
+            why = f"{address.grpc} is another Jaeger"
+        except Unanswered as error:
+            why = str(error)
+        api.close()
+    if address.grpc is None and not address.guessed:
+        return None  # asked for
+    cost = "all runs are read to find one" if address.run else "that is slower"
+    say(f"reading {address.base} over HTTP ({why}): {cost}; grpc=HOST:PORT in the address names it")
+    return None
 
 
-def _trace_ids(spans: pa.Table) -> Any:
-    ids = np.empty(spans.num_rows, _TRACE)
-    ids["hi"], ids["lo"] = spans["trace_hi"].to_numpy(), spans["trace_lo"].to_numpy()
-    return ids
-
-
-def _new_traces(chunk: Chunk, seen: Any) -> tuple[Chunk, Any]:
-    """Returns the spans of traces not seen yet: each trace comes whole, once for every slice it touches."""
-    traces = _trace_ids(chunk.spans)
-    new = ~np.isin(traces, seen)
-    return select.keep(chunk, new), np.union1d(seen, traces)
-
-
-def _texts(api: _Api, service: str) -> Iterator[bytes]:
-    """Yields Jaeger's answers for all traces of a service.
-
-    The near past first, in slices that grow: storages with an index per day answer those best. Traces
-    from clocks that are wrong by years are found too.
-    """
-    now = time.time_ns()
-    edges = [now + _DAY_NS, now - 3 * _DAY_NS, now - 60 * _DAY_NS, now - 800 * _DAY_NS, _EARLIEST_NS]
-    slices = [(_LATEST_NS, edges[0]), *itertools.pairwise(edges)]
-    for end, begin in slices:
-        yield from _slice(api, service, begin, end, _TRACES_A_QUERY)
-
-
-def _slice(api: _Api, service: str, begin: int, end: int, most: int) -> Iterator[bytes]:
-    text = api.traces(service, begin, end, most)
-    if text is None:
+def _chunks(api: Api, address: _Address, services: list[str], say: Say) -> Iterator[Chunk]:
+    """Yields the spans of all services, each trace once."""
+    if not services:
         return
-    starts = _starts(text)
-    if len(starts) < most:
-        yield text
-        return
-    # Where the traces are that came back, there are more; both halves get fewer than all.
-    inside = [start for start in starts.values() if begin < start < end]
-    middle = int(np.median(inside)) if inside else (begin + end) // 2
-    if end - begin <= _SHORTEST_NS or not begin < middle < end:
-        yield from _slice(api, service, begin, end, most * 2)
-        return
-    yield from _slice(api, service, middle, end, most)
-    yield from _slice(api, service, begin, middle, most)
+    attributes = {semconv.RUN_ID: address.run} if address.run and api.filters else {}
+    reading = Reading(api, attributes, say)
+    if not reading.is_in_memory(services[0]):
+        answers = [reading.of_service(service) for service in services]
+    elif address.services:
+        answers = [reading.everything(service) for service in services]
+    else:
+        answers = [reading.everything("")]
+    seen = _Seen()
+    for chunk in itertools.chain.from_iterable(map(seen.new, itertools.chain.from_iterable(answers))):
+        kept = chunk if address.services else select.keep(chunk, ~_is_logical(chunk))
+        if kept.spans.num_rows:
+            yield kept
 
 
-def _starts(text: bytes) -> dict[bytes, int]:
-    """Returns the earliest start of each trace in an answer, ns, without parsing it.
+class _Seen:
+    """Which traces there were: each comes whole, once for every search that it fits."""
 
-    Jaeger writes a span's fields in the order of OTLP, so the ids and times of spans pair up.
-    """
-    found: dict[bytes, int] = {}
-    pairs = re.findall(rb'"traceId":"([0-9a-f]{32})"[^{}\[\]]*?"startTimeUnixNano":"(\d+)"', text)
-    for trace, start in pairs:
-        found[trace] = min(found.get(trace, _LATEST_NS), int(start))
+    def __init__(self) -> None:
+        self._traces: set[tuple[int, int]] = set()
+        self._first: list[Chunk] | None = None
+
+    def new(self, chunks: list[Chunk]) -> list[Chunk]:
+        """Returns what is in none of the lists before."""
+        if self._first is None:
+            # Mostly one list is all there is.
+            self._first = chunks
+            return chunks
+        for chunk in self._first:
+            self._traces.update(_traces(chunk))
+        self._first = []
+        traces = [list(_traces(chunk)) for chunk in chunks]
+        masks = [np.array([trace not in self._traces for trace in some], np.bool_) for some in traces]
+        self._traces.update(itertools.chain.from_iterable(traces))
+        return [select.keep(chunk, mask) for chunk, mask in zip(chunks, masks, strict=True)]
+
+
+def _traces(chunk: Chunk) -> Iterable[tuple[int, int]]:
+    return zip(chunk.spans["trace_hi"].to_pylist(), chunk.spans["trace_lo"].to_pylist(), strict=True)
+
+
+def _is_logical(chunk: Chunk) -> Mask:
+    service = chunk.spans["service"].combine_chunks()
+    logical = [bool(_LOGICAL.search(name)) for name in service.dictionary.to_pylist()]
+    mask: Mask = np.array([*logical, False], np.bool_)[service.indices.to_numpy(zero_copy_only=False)]
+    return mask
+
+
+def _by_id(api: Api, chunks: list[Chunk], run: str | None, say: Say) -> list[Chunk]:
+    """Returns traces that no search found though their number lies between those of others."""
+    columns = [chunk.spans.select(["run", "name", "global_step", "attributes"]) for chunk in chunks]
+    spans = pa.concat_tables(columns).unify_dictionaries().combine_chunks()
+    lacking = absent(spans if run is None else spans.filter(pc.equal(spans["run"], run)))
+    if lacking is None or not len(lacking.numbers):
+        return []
+    sample = lacking.numbers[:: max(len(lacking.numbers) // _SAMPLE, 1)]
+    found = _traces_by_id(api, lacking, sample)
+    rest = np.setdiff1d(lacking.numbers, sample)[:_MOST_ASKED]
+    if found and len(rest):
+        say(f"{len(rest):,} more traces are asked for one by one")
+        found += _traces_by_id(api, lacking, rest)
     return found
 
 
-class _Api:
-    """Jaeger's query API over HTTP, version 3."""
-
-    def __init__(self, base: str) -> None:
-        import requests
-
-        self._base = base
-        self._session = requests.Session()
-
-    def services(self) -> list[str]:
-        """Returns the names of all services, sorted."""
-        text = self._get("/api/v3/services", {})
-        found = json.loads(text or b"{}").get("services") or []
-        return sorted(str(name) for name in found)
-
-    def traces(self, service: str, begin: int, end: int, most: int) -> bytes | None:
-        """Returns the answer with the traces of a service from ``begin`` to ``end``, ns; None if none."""
-        return self._get(
-            "/api/v3/traces",
-            {
-                "query.service_name": service,
-                "query.start_time_min": _rfc3339(begin),
-                "query.start_time_max": _rfc3339(end),
-                "query.num_traces": str(most),
-                "query.raw_traces": "true",
-            },
-        )
-
-    def _get(self, path: str, parameters: dict[str, str]) -> bytes | None:
-        import requests
-
-        try:
-            answer = self._session.get(self._base + path, params=parameters, timeout=(_CONNECT_S, _READ_S))
-        except requests.exceptions.ConnectionError as error:
-            raise UserError(f"{self._base}: no Jaeger there ({_innermost(error)})") from None
-        except requests.exceptions.RequestException as error:
-            raise UserError(f"{self._base}: {error}") from None
-        if answer.status_code == 404 and answer.content.lstrip()[:1] == b"{":
-            return None
-        if answer.status_code != 200:
-            said = answer.text.strip().partition("\n")[0][:200]
-            raise UserError(f"{self._base}{path}: HTTP {answer.status_code} {said}")
-        # Jaeger answers unknown paths with its UI's page, and JSON as text/plain.
-        if answer.content.lstrip()[:1] != b"{":
-            raise UserError(
-                f"{self._base}{path}: answers, but not with JSON: is this Jaeger's query address?"
-            )
-        return answer.content
+def _traces_by_id(api: Api, lacking: Absent, numbers: npt.NDArray[np.int64]) -> list[Chunk]:
+    answers = itertools.chain.from_iterable(map(api.trace, lacking.trace_ids(numbers)))
+    return [answer.chunk for answer in answers if answer.chunk.spans.num_rows]
 
 
-def _innermost(error: BaseException | None) -> str:
-    """Returns what the operating system said: 'Connection refused' tells more than the layers around it."""
-    seen, text = error, str(error)
-    while seen is not None:
-        if isinstance(seen, OSError) and seen.strerror:
-            text = seen.strerror
-        seen = seen.__cause__ or seen.__context__
-    return text
-
-
-def _rfc3339(time_ns: int) -> str:
-    moment = datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(seconds=time_ns // 10**9)
-    return f"{moment:%Y-%m-%dT%H:%M:%S}.{time_ns % 10**9:09d}Z"
+def _whose(api: Api, address: _Address, services: list[str]) -> str:
+    """Returns whose traces were not there, for an error; names the runs that are."""
+    whose = ", ".join(services) or "any service"
+    if not address.run:
+        return whose
+    newest = [
+        found.chunk.spans["run"].unique().to_pylist()
+        for service in services
+        for found in api.find(Search(service, EARLIEST_NS, LATEST_NS, _SAMPLE))
+    ]
+    runs = sorted({run for some in newest for run in some if run})
+    return f"run {address.run!r}; runs here: {', '.join(runs) or 'none'}"
