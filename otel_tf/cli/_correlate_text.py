@@ -108,20 +108,13 @@ def _skipped(report: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-_MISSING = {
-    "parents": "spans' parents",
-    "closures": "closures",
-    "steps": "steps",
-    "sequence": "sequence numbers of the processes",
-}
-
-
 def _missing(report: dict[str, Any]) -> str:
     """Returns what Jaeger lacks; nothing where all is there, or the source is none."""
-    missing = {_MISSING.get(key, key): count for key, count in (report.get("missing") or {}).items() if count}
+    missing = {key: count for key, count in (report.get("missing") or {}).items() if count}
     if not missing:
         return ""
-    counts = ", ".join(f"{count:,} {what}" for what, count in missing.items())
+    names = {"sequence": "sequence numbers of processes"}
+    counts = ", ".join(f"{count:,} {names.get(key, key)}" for key, count in missing.items())
     return f"No longer in Jaeger, or never: {counts}. The run directories have all that was recorded."
 
 

@@ -242,3 +242,13 @@ def test_unknown_values_are_dashes_and_long_tables_are_cut():
     assert rows["lost"] == ["lost", "?", "?", "-", "-"]
     assert rows["odd"][:8] == ["odd", "-1.5", "µs", "±", "2.5", "ms", "+1.23", "ppm"]
     assert rows["odd"][8:] == ["1", "×,", "+20", "ms"]
+
+
+def test_what_a_jaeger_lacks_is_told(run_dir, capsys):
+    assert main(["correlate", str(run_dir), "--format", "json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["missing"] == {}
+    assert "Jaeger" not in render(report)
+    assert "Jaeger" not in render({**report, "missing": {"parents": 0, "closures": 0}})
+    text = render({**report, "missing": {"parents": 7, "closures": 0, "sequence": 2_000}})
+    assert "No longer in Jaeger, or never: 7 parents, 2,000 sequence numbers of processes." in text
