@@ -93,18 +93,9 @@ class StepSpans:
         """Returns the span id of a `train_step` of this process; the run must have its name."""
         return self._own_id(incarnation, "step", local)
 
-    def follow(self, follower: Callable[[StepFacts, int, int], object]) -> Callable[[], None]:
-        """Calls ``follower`` with each step, its trace id and its `train_step`'s span id, as it is made.
-
-        Returns:
-            The undo.
-        """
+    def follow(self, follower: Callable[[StepFacts, int, int], object]) -> None:
+        """Calls ``follower`` with each step, its trace id and its `train_step`'s span id, as it is made."""
         self._followers = [*self._followers, follower]
-
-        def undo() -> None:
-            self._followers = [other for other in self._followers if other is not follower]
-
-        return undo
 
     def _name(self, run_id: str) -> None:
         if run_id != self._run_id:

@@ -57,6 +57,11 @@ class _Stamps:
     ring: ring.RingEnd | None = None
 
 
+def _local_devices(launcher: Any) -> int:
+    """Returns how many devices of its group are this process's; MirroredStrategy has no others."""
+    return len(launcher._collective_keys._instance_key_table[launcher._group_key])
+
+
 class CollectiveSeam(Seam):
     """Stamps collectives and writes their spans."""
 
@@ -112,11 +117,7 @@ class CollectiveSeam(Seam):
 
     def _can_stamp(self, launcher: Any) -> bool:
         graph = ops.get_default_graph()
-        if launcher._group_size < 2 or tf.executing_eagerly() or not tf.inside_function():
-            return False
-        if len(tf.distribute.get_strategy().extended.worker_devices) > 1:
-            # Several devices of this process in one graph: a stamp is a stateful op, and those follow each
-            # other, so that one device's collective would wait for the other's, for ever.
+        if launcher._group_size <= _local_devices(launcher) or not ring.can_take(graph):
             return False
         if control_flow_util.GraphOrParentsInXlaContext(graph):
             if not self._said_xla:
@@ -167,9 +168,9 @@ class CollectiveSeam(Seam):
         if self._draining:
             return
         self._draining = True
+        self._steps.follow(self._spans.step_ended)
         interval_s = max(self._settings.flush_interval_ms, 10) / 1000
         self._forget = [
-            self._steps.follow(self._spans.step_ended),
             self._pipeline.every(interval_s, self._fetch),
             # A thread that comes back from TensorFlow while Python goes down would abort the process.
             self._pipeline.before_exit(lambda _: self._stop()),

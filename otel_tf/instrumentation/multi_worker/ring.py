@@ -7,18 +7,35 @@ a run, and leaves its entries out rather than wait.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 from tensorflow.python.framework import ops
 
-__all__ = ["MOST_ENTRIES", "RingEnd", "fetch", "stamp"]
+__all__ = ["MOST_ENTRIES", "RingEnd", "can_take", "fetch", "stamp"]
 
 _NAME = "otel_tf/collectives"
 #: Entries that may wait; more are left out. Fetched several times a second.
 MOST_ENTRIES = 65_536
 #: Numbers of an entry: start and end in s, group key, instance key. Whole ones are exact up to 2**53.
 _WIDTH = 4
+
+
+def can_take(graph: Any) -> bool:
+    """Returns whether ops of ours can be added to a graph."""
+    return getattr(graph, "experimental_acd_manager", None) is not None
+
+
+def _apart(op: tf.Operation) -> None:
+    """Takes an op out of the order in which TensorFlow runs a function's stateful ops.
+
+    That is the order in which they were added. The replicas of one process are added one after the other,
+    but wait for each other in their collectives: a stamp of the second that waited for one of the first
+    would wait for ever.
+    """
+    op.graph.experimental_acd_manager.run_independently(op)
 
 
 def _ring() -> tf.Tensor:
@@ -29,7 +46,9 @@ def _ring() -> tf.Tensor:
 def stamp(after: list[tf.Tensor | tf.Operation]) -> tf.Tensor:
     """Returns the wall clock of this process's CPU after some ops of the same graph: float64 seconds."""
     with ops.device("/device:CPU:0"), ops.control_dependencies(after):
-        return tf.timestamp()
+        now = tf.timestamp()
+    _apart(now.op)
+    return now
 
 
 class RingEnd:
@@ -38,9 +57,12 @@ class RingEnd:
     def __init__(self) -> None:
         with ops.device("/device:CPU:0"):
             self._ring = _ring()
-            full = tf.raw_ops.QueueSizeV2(handle=self._ring) // (_WIDTH * MOST_ENTRIES)
+            size = tf.raw_ops.QueueSizeV2(handle=self._ring)
+            full = size // (_WIDTH * MOST_ENTRIES)
             #: Where entries are cut off: before their end, or before their beginning.
             self._cut = tf.stack([tf.minimum(full, 1) * _WIDTH])
+        _apart(self._ring.op)
+        _apart(size.op)
 
     def push(self, start: tf.Tensor, end: tf.Tensor, group_key: int, instance_key: tf.Tensor) -> None:
         """Adds an op that leaves an entry; it never waits.
@@ -56,7 +78,7 @@ class RingEnd:
             entry = tf.stack([start, end, *keys])
             # To enqueue no numbers has no effect: there is no need for a branch.
             kept = tf.raw_ops.Slice(input=entry, begin=self._cut, size=[-1])
-            tf.raw_ops.QueueEnqueueManyV2(handle=self._ring, components=[kept])
+            _apart(tf.raw_ops.QueueEnqueueManyV2(handle=self._ring, components=[kept]))
 
 
 def fetch() -> npt.NDArray[np.float64]:

@@ -124,12 +124,26 @@ def again_without_stamps(job: Job, x: Any, y: Any) -> None:
         say(second_run=handle.run_id, second_dir=str(handle.run_dir), second_stamps=stamps_in(step))
 
 
+def with_devices(count: int) -> None:
+    """Gives each worker several devices, as one with several GPUs has them."""
+    (cpu,) = tf.config.list_physical_devices("CPU")
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * count)
+
+    def local_devices(_: Any, __: Any, worker: str) -> tuple[tuple[str, ...], str]:
+        return tuple(f"{worker}/device:CPU:{number}" for number in range(count)), "CPU"
+
+    extended = collective_all_reduce_strategy.CollectiveAllReduceExtended
+    extended._initialize_local_devices = local_devices
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--bare", action="store_true", help="without us")
     parser.add_argument("--early", action="store_true", help="instrument before there is a strategy")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--slow-ms", type=float, default=0.0, help="by how much the first worker is slower")
+    parser.add_argument("--leave", action="store_true", help="end right after the last step")
+    parser.add_argument("--devices", type=int, default=1, help="of each worker")
     parser.add_argument("--fit", action="store_true", help="train with tf_keras as well")
     parser.add_argument("--die-at", type=int, default=-1, help="step before which the last worker is killed")
     args = parser.parse_args()
@@ -140,6 +154,8 @@ def main() -> None:
     np.random.seed(7)
     tf.random.set_seed(7)
 
+    if args.devices > 1:
+        with_devices(args.devices)
     before = originals()
     handle = otel_tf.instrument() if args.early and not args.bare else None
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
@@ -163,6 +179,8 @@ def main() -> None:
                 ours=[name for name in frames if "otel_tf" in name],
             )
             raise
+    if args.leave:
+        return
     answers: dict[str, Any] = {
         "losses": [float(loss).hex() for loss in losses],
         "weight": [float(w).hex() for w in job.weight.numpy().ravel()],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -185,6 +185,7 @@ def test_results_are_the_same_to_the_bit(tmp_path: Path, job: tuple[Path, list[W
 
 # -- a slow worker, and a wrong clock ------------------------------------------------------------------------
 
+SLOW_STEPS = 300
 LAG_MS = 4.0
 WRONG_S = 20.0
 
@@ -195,7 +196,7 @@ def slow(tmp_path_factory: pytest.TempPathFactory) -> Result:
     if library.library is None:
         pytest.skip(f"platform: {library.problem}")
     folder = tmp_path_factory.mktemp("slow")
-    arguments = ("--steps", "300", "--slow-ms", str(LAG_MS))
+    arguments = ("--steps", str(SLOW_STEPS), "--slow-ms", str(LAG_MS), "--leave")
     workers = run(
         folder,
         arguments,
@@ -207,6 +208,13 @@ def slow(tmp_path_factory: pytest.TempPathFactory) -> Result:
     )
     assert [worker.code for worker in workers] == [0, 0], problem(workers)
     return correlate(str(folder / "run"))
+
+
+def test_a_program_that_just_ends_loses_nothing(slow: Result) -> None:
+    found = Counter((row["name"], row["worker"]) for row in slow.spans.to_pylist())
+    for worker in ("worker:0", "worker:1"):
+        assert found["train_step", worker] == SLOW_STEPS
+        assert found["collective", worker] == SLOW_STEPS * COLLECTIVES_A_STEP
 
 
 def test_waits_alone_find_the_slow_worker(slow: Result) -> None:
@@ -231,13 +239,15 @@ def test_the_wrong_clock_is_found_within_its_bar(slow: Result) -> None:
     assert slow.report["quarantined"] == []
 
 
-# -- a worker that dies --------------------------------------------------------------------------------------
+# -- a worker that dies; each has several devices ------------------------------------------------------------
+
+DEVICES = 2
 
 
 @pytest.fixture(scope="module")
 def survived(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Worker]]:
     folder = tmp_path_factory.mktemp("dead")
-    arguments = ("--steps", str(STEPS), "--die-at", str(STEPS // 2))
+    arguments = ("--steps", str(STEPS), "--die-at", str(STEPS // 2), "--devices", str(DEVICES))
     workers = run(folder, arguments, arguments, OTEL_TF_RUN_DIR=str(folder / "run"))
     return folder / "run", workers
 
@@ -260,9 +270,18 @@ def test_nothing_recorded_is_lost_with_a_worker(survived: tuple[Path, list[Worke
         "worker:1": STEPS // 2,
     }
     assert {worker: len(found) for worker, found in collectives.items()} == {
-        "worker:0": STEPS // 2 * COLLECTIVES_A_STEP,
-        "worker:1": STEPS // 2 * COLLECTIVES_A_STEP,
+        "worker:0": STEPS // 2 * COLLECTIVES_A_STEP * DEVICES,
+        "worker:1": STEPS // 2 * COLLECTIVES_A_STEP * DEVICES,
     }
+
+
+def test_every_device_takes_part(survived: tuple[Path, list[Worker]]) -> None:
+    """They follow each other in the graph and wait for each other in the collective: none may hang."""
+    met = barriers(span for span in spans(survived[0]) if span.name == "collective")
+    assert len(met) == STEPS // 2 * COLLECTIVES_A_STEP
+    for members in met.values():
+        workers = [span.attributes["tensorflow.worker"] for span in members]
+        assert sorted(workers) == ["worker:0"] * DEVICES + ["worker:1"] * DEVICES
 
 
 def test_the_failing_step_says_why(survived: tuple[Path, list[Worker]]) -> None:
