@@ -18,6 +18,7 @@ def _windows(adjusted: Adjusted) -> tuple[Int, Int, Int]:
     """Returns (epoch, window, local time of the centre) of every window that an event may lie in."""
     fit = adjusted.model
     used = ((adjusted.clocks.extents.last_ns - fit.base_ns) >> fit.bits) + 1
+    used = np.minimum(np.maximum(used, 2), fit.shift_ns.shape[1])
     epoch = np.repeat(np.arange(len(used)), used)
     window = np.arange(len(epoch)) - np.repeat(np.cumsum(used) - used, used)
     real = window >= 1  # window 0 only exists to be interpolated from

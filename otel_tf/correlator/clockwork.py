@@ -8,8 +8,8 @@ import functools
 import numpy as np
 import numpy.typing as npt
 
-from otel_tf.correlator import clocks
 from otel_tf.correlator.columns import Columns, Int
+from otel_tf.correlator.crossings import Crossings, Epochs, Together
 from otel_tf.correlator.edges import Barriers, Edges, Events, barrier_pairs
 from otel_tf.correlator.resolution import resolutions
 
@@ -36,7 +36,7 @@ class Timekeeping:
         steps: Steps that the readings were rid of by the monotonic clock; not those between epochs.
     """
 
-    extents: clocks.Epochs
+    extents: Epochs
     rank: Int
     taken_ns: Int
     steps: tuple[ClockStep, ...]
@@ -88,13 +88,13 @@ class Clockwork:
         return np.where(self.unsure_event[at] == event, self.unsure_ns[at], 0)
 
     @functools.cached_property
-    def extents(self) -> clocks.Epochs:
+    def extents(self) -> Epochs:
         """Returns first and last reading of every epoch."""
         first = np.full(len(self.domain), np.iinfo(np.int64).max, dtype=np.int64)
         last = np.full(len(self.domain), np.iinfo(np.int64).min, dtype=np.int64)
         np.minimum.at(first, self.epoch, self.local_ns)
         np.maximum.at(last, self.epoch, self.local_ns)
-        return clocks.Epochs(self.domain, first, last)
+        return Epochs(self.domain, first, last)
 
 
 def whole_clocks(columns: Columns, local: Int, steps: tuple[ClockStep, ...] = ()) -> Clockwork:
@@ -120,7 +120,7 @@ def whole_clocks(columns: Columns, local: Int, steps: tuple[ClockStep, ...] = ()
     )
 
 
-def leaves(work: Clockwork, met: Barriers, reference: int) -> clocks.Together:
+def leaves(work: Clockwork, met: Barriers, reference: int) -> Together:
     """Returns the leaves of every barrier, each paired with one of its members'.
 
     That one is on the reference's clock if any is: all meet the same few clocks.
@@ -131,7 +131,7 @@ def leaves(work: Clockwork, met: Barriers, reference: int) -> clocks.Together:
     first = order[np.searchsorted(met.number[order], np.arange(met.count))]
     hub = first[met.number]
     other = epoch != epoch[hub]
-    return clocks.Together(
+    return Together(
         src_epoch=epoch[other],
         dst_epoch=epoch[hub[other]],
         src_ns=work.local_ns[leave[other]],
@@ -139,7 +139,7 @@ def leaves(work: Clockwork, met: Barriers, reference: int) -> clocks.Together:
     )
 
 
-def crossings(work: Clockwork, edges: Edges, met: Barriers) -> clocks.Crossings:
+def crossings(work: Clockwork, edges: Edges, met: Barriers) -> Crossings:
     """Returns the edges between clocks, readings' blur allowed for; a barrier's pairs are −1 − barrier."""
     number = np.flatnonzero(work.domain[work.epoch[edges.src]] != work.domain[work.epoch[edges.dst]])
     src, dst, least = edges.src[number], edges.dst[number], edges.min_ns[number]
@@ -150,7 +150,7 @@ def crossings(work: Clockwork, edges: Edges, met: Barriers) -> clocks.Crossings:
         src, dst = np.concatenate([src, enter[apart]]), np.concatenate([dst, leave[apart]])
         number = np.concatenate([number, -1 - barrier[apart]])
         least = np.concatenate([least, np.full(int(apart.sum()), 2, np.int64)])
-    return clocks.Crossings(
+    return Crossings(
         src_epoch=work.epoch[src],
         dst_epoch=work.epoch[dst],
         src_ns=work.local_ns[src],

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from otel_tf.correlator import clocks
 from otel_tf.correlator.clockwork import Clockwork, crossings
 from otel_tf.correlator.columns import Columns, Int, median
+from otel_tf.correlator.crossings import HARD_DRIFT, Crossings
 from otel_tf.correlator.edges import Barriers, Edges, waited_for
 from otel_tf.correlator.sides import AFTER, BEFORE, Evidence, sides
 from otel_tf.correlator.steps import Bounds, Finding, Step, first_step
@@ -66,7 +67,7 @@ class Cut:
 
     work: Clockwork
     edges: Edges
-    crossing: clocks.Crossings
+    crossing: Crossings
     outliers: npt.NDArray[np.signedinteger[Any]]
     rows: dict[str, Int] | None
 
@@ -131,7 +132,7 @@ def _settled(found: list[_Found], guilty: set[int]) -> dict[tuple[int, int], lis
     return settled
 
 
-def _outliers(found: list[_Found], crossing: clocks.Crossings) -> npt.NDArray[np.signedinteger[Any]]:
+def _outliers(found: list[_Found], crossing: Crossings) -> npt.NDArray[np.signedinteger[Any]]:
     """Returns the edges that contradict those around them, by the order that leaves fewest of them."""
     best: dict[tuple[int, int], _Found] = {}
     for item in found:
@@ -143,7 +144,7 @@ def _outliers(found: list[_Found], crossing: clocks.Crossings) -> npt.NDArray[np
 
 
 @dataclasses.dataclass(frozen=True)
-class _Flat(clocks.Crossings):
+class _Flat(Crossings):
     """Crossings with every clock's own drift taken off its readings."""
 
     work: Clockwork
@@ -152,7 +153,7 @@ class _Flat(clocks.Crossings):
     rows: dict[str, Int]
 
 
-def _flattened(crossing: clocks.Crossings, work: Clockwork, reference: int, engine: Engine) -> _Flat:
+def _flattened(crossing: Crossings, work: Clockwork, reference: int, engine: Engine) -> _Flat:
     """Returns the crossings as if no clock drifted, as far as that can be told while clocks may step."""
     rough, rows = clocks.rough_slopes(crossing, work.extents, reference, engine)
     columns = {field.name: getattr(crossing, field.name) for field in dataclasses.fields(crossing)}
@@ -165,7 +166,8 @@ def _flat(work: Clockwork, slope: Int, epoch: npt.NDArray[np.int32], local_ns: I
     """Returns readings with their clock's own drift taken off, ns."""
     if not slope.any():
         return local_ns
-    flat: Int = local_ns + ((local_ns - work.extents.first_ns[epoch] >> 10) * slope[epoch] >> 20)
+    since = np.minimum(local_ns - work.extents.first_ns[epoch], 1 << 53)
+    flat: Int = local_ns + ((since >> 16) * slope[epoch] >> 14)
     return flat
 
 
@@ -189,7 +191,7 @@ def _find(crossing: _Flat, reference: int, settled: dict[tuple[int, int], list[_
         if (a, b) in settled:
             found += settled[a, b]
             continue
-        drift = clocks.HARD_DRIFT * (1 if reference in (a, b) else 2)
+        drift = HARD_DRIFT * (1 if reference in (a, b) else 2)
         drift += int(crossing.doubt[a] + crossing.doubt[b])
         for suspect, at in ((a, at_high), (b, at_low)):
             if suspect == reference:

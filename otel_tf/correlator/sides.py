@@ -101,7 +101,7 @@ def sides(
 def _certain(item: Evidence, place: Int, reading: Int) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
     """Returns which events one partner knows to be before the step, and which after it."""
     # The partner's time of an event, were it before the step or after it; drift makes it vaguer far away.
-    vague = ((np.abs(reading - item.pivot_reading_ns) >> 10) + 1) * item.drift >> 20
+    vague = ((np.abs(reading - item.pivot_reading_ns) >> 20) + 1) * item.drift >> 10
     early = {BEFORE: reading + item.before_ns[0] - vague, AFTER: reading + item.after_ns[0] - vague}
     late = {BEFORE: reading + item.before_ns[1] + vague, AFTER: reading + item.after_ns[1] + vague}
     at = place[item.event]

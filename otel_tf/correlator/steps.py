@@ -185,7 +185,7 @@ class _Walk:
 
 def _drift(duration: Int, drift: int) -> Int:
     """Returns drift × duration, ns; rounded up."""
-    return ((np.abs(duration) >> 10) + 1) * drift >> 20
+    return ((np.abs(duration) >> 20) + 1) * drift >> 10
 
 
 def _closed(low: int, high: int) -> tuple[int, int]:

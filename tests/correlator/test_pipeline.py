@@ -273,6 +273,45 @@ def test_a_clock_bounded_from_one_side_only_has_no_bar_and_obeys():
     assert result.report["violations"] == 0
 
 
+def test_a_stray_stamp_from_another_century_harms_nobody_else():
+    rows = [
+        row for n in range(100) for row in call(2 * n + 1, 2 * n + 2, at=n * 10 * MS + 137 * n, off=7 * S)
+    ]
+    clean = correlate_tables(ingested(rows)).spans
+    rows.append({"span_id": 999, "process": "p1", "domain": "d1", "start_ns": 5, "end_ns": 9})
+    result = correlate_tables(ingested(rows))
+    assert result.report["violations"] == 0
+    for column in ("corrected_start_ns", "corrected_end_ns", "error_ns"):
+        assert result.spans[column].slice(0, 200).to_pylist() == clean[column].to_pylist()
+    assert result.spans["error_ns"].to_pylist()[200] is None
+
+
+def test_the_bar_grows_with_the_distance_to_the_last_edge():
+    rows = [
+        row for n in range(100) for row in call(2 * n + 1, 2 * n + 2, at=n * 10 * MS + 137 * n, off=7 * S)
+    ]
+    for n in range(4):
+        at = T0 + 8 * S + n * 1000 * S
+        rows.append({"process": "p1", "domain": "d1", "span_id": 900 + n, "start_ns": at, "end_ns": at + MS})
+    bars = correlate_tables(ingested(rows)).spans["error_ns"].to_pylist()[200:]
+    growth = np.diff(bars)
+    assert (growth > 0.5 * S).all()  # what 500 ppm make of 1000 s
+    assert (growth < 0.7 * S).all()
+
+
+@pytest.mark.parametrize("days", [1, 300])
+def test_runs_of_many_days_are_no_harder(days):
+    step = days * 86_400 * S // 200
+    rows = [row for n in range(200) for row in call(2 * n + 1, 2 * n + 2, at=n * step, off=7 * S)]
+    result = correlate_tables(ingested(rows))
+    assert result.report["violations"] == 0
+    assert result.report["quarantined"] == []
+    start = result.spans["corrected_start_ns"].to_numpy()
+    error = result.spans["error_ns"].to_numpy()
+    true = np.array([T0 + n * step + side * 100 * US for n in range(200) for side in (0, 1)])
+    assert (np.abs(start - true) <= error).all()
+
+
 def test_the_reference_is_the_busiest_domain_unless_named():
     rows = [row for n in range(4) for row in call(2 * n + 1, 2 * n + 2, at=n * MS, off=S)]
     rows += [

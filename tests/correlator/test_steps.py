@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from otel_tf.correlator.clocks import HARD_DRIFT
+from otel_tf.correlator.crossings import HARD_DRIFT
 from otel_tf.correlator.pipeline import correlate_tables
 from otel_tf.correlator.simulate import Scenario, simulate
 from otel_tf.correlator.steps import Bounds, first_step
