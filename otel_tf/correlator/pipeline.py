@@ -30,6 +30,8 @@ __all__ = ["Correlated", "correlate_tables"]
 
 #: Edges at a time where each needs several numbers only for a moment.
 _PIECE = 1 << 18
+#: Quarantined edges that the report lists, the worst first; the table has all.
+_MOST_QUARANTINED = 10_000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,6 +96,7 @@ def correlate_tables(
             "domains": len(columns.domains),
             "reference": columns.domains[keep] if columns.domains else None,
             "violations": adjusted.violations,
+            "quarantined_count": len(set_aside.edges),
             "quarantined": _quarantine_report(set_aside, columns),
             "wall_clock_inversions": _inversions(columns, edges),
             "clocks": clock_report(columns, adjusted),
@@ -234,24 +237,25 @@ def _quarantined(aside: Quarantine) -> pa.Table:
 
 def _quarantine_report(aside: Quarantine, columns: Columns) -> list[dict[str, Any]]:
     """Returns the edges set aside, for people: span ids, what they joined, by how much they were off."""
+    span_id = columns.span_id
 
     def end(event: int) -> str:
         row, which = event >> 1, ("start", "end")[event & 1]
         if row >= columns.count:
             return "barrier"
-        return f"{int(columns.span_id[row]) & (1 << 64) - 1:016x}.{which}"
+        return f"{int(span_id[row]) & (1 << 64) - 1:016x}.{which}"
 
-    rows = zip(
-        aside.edges.src.tolist(),
-        aside.edges.dst.tolist(),
-        aside.edges.kind.tolist(),
-        aside.excess_ns.tolist(),
-        aside.reason,
-        strict=True,
-    )
+    worst = np.argsort(-aside.excess_ns, kind="stable")[:_MOST_QUARANTINED]
+    edges = aside.edges.take(worst)
     return [
-        {"src": end(src), "dst": end(dst), "kind": KINDS[kind], "excess_ns": excess, "reason": reason}
-        for src, dst, kind, excess, reason in rows
+        {
+            "src": end(int(edges.src[n])),
+            "dst": end(int(edges.dst[n])),
+            "kind": KINDS[edges.kind[n]],
+            "excess_ns": int(aside.excess_ns[number]),
+            "reason": aside.reason[number],
+        }
+        for n, number in enumerate(worst.tolist())
     ]
 
 
