@@ -42,7 +42,10 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="default: OTEL_EXPORTER_OTLP_PROTOCOL, else grpc for port 4317 and http/protobuf elsewhere",
     )
     parser.add_argument(
-        "--query", metavar="URL", help="ask this Jaeger what it has (http://localhost:16686), not the ledger"
+        "--query",
+        metavar="URL",
+        help="ask this Jaeger what it has, not the ledger: http://localhost:16686, with ?grpc=HOST:PORT "
+        "after it where its gRPC port is not 16685",
     )
     parser.add_argument("--all", action="store_true", help="send everything, also what is known to be there")
     parser.add_argument("--format", choices=("table", "json"), default="table")
@@ -56,15 +59,15 @@ def run(args: argparse.Namespace) -> int:
         UserError: There is no spool, or an address is none.
     """
     from otel_tf.telemetry._jaeger_has import JaegerHas
-    from otel_tf.telemetry._replay import Replay, spool_files
+    from otel_tf.telemetry._replay import Replay, run_of, spool_files
 
     files = spool_files(args.run)
     endpoint, protocol = _destination(args, os.environ)
     replay = Replay(
         _sender(endpoint, protocol),
-        known=JaegerHas(args.query) if args.query else None,
+        known=JaegerHas(args.query, run_of(files), _say) if args.query else None,
         everything=args.all,
-        say=lambda line: print(f"otel-tf: {line}", file=sys.stderr),
+        say=_say,
     )
     count = replay.run(files)
     if count.handed_over:
@@ -81,6 +84,10 @@ def run(args: argparse.Namespace) -> int:
             f"{endpoint}: {count.sent} spans sent, {count.already_there} already there, {count.failed} failed"
         )
     return 1 if count.failed else 0
+
+
+def _say(line: str) -> None:
+    print(f"otel-tf: {line}", file=sys.stderr)
 
 
 def _sender(endpoint: str, protocol: str) -> Any:

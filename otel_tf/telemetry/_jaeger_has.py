@@ -1,9 +1,11 @@
-"""Asks a Jaeger which spans it has: GET /api/v3/traces/{id}."""
+"""Asks a Jaeger which spans it has: for a whole run over gRPC, else by GET /api/v3/traces/{id}."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
+from otel_tf import semconv
 from otel_tf.errors import UserError
 
 __all__ = ["JaegerHas"]
@@ -17,22 +19,39 @@ class JaegerHas:
     """What the Jaeger at a query address has. Its answers are remembered: spans sent later are not in.
 
     Args:
-        url: Address of the query API, such as ``http://localhost:16686``.
+        url: Address of the query API, such as ``http://localhost:16686``; ``?grpc=HOST:PORT`` after it
+            where its gRPC port is not the usual one.
+        run: The run that will be asked about; None if it is not known, or several.
+        say: Told how far it is, one line at a time.
+
+    Raises:
+        UserError: There is no Jaeger at the address.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, run: str | None, say: Callable[[str], None]) -> None:
         import requests
 
-        self._base = url.rstrip("/")
+        from otel_tf.correlator.sources.jaeger import keys_of_run
+
+        self._base = url.partition("?")[0].rstrip("/")
         self._session = requests.Session()
         self._spans: dict[str, frozenset[str]] = {}
+        mark = f'"{semconv.RUN_ID}","value":{{"stringValue":{json.dumps(run, ensure_ascii=False)}}}'
+        self._mark = mark.encode()
+        try:
+            self._all = None if run is None else keys_of_run(url, run, say)
+        except UserError as error:
+            raise UserError(f"--query {error}") from None
 
-    def have(self, keys: list[tuple[str, str]]) -> set[tuple[str, str]]:
-        """Returns those of the (trace id, span id), in hex, that it has.
+    def have(self, keys: list[tuple[str, str]], line: bytes) -> set[tuple[str, str]]:
+        """Returns those of the (trace id, span id), in hex and all of a line, that it has.
 
         Raises:
             UserError: There is no Jaeger at the address.
         """
+        everything = self._all
+        if everything is not None and self._mark in line:
+            return {key for key in keys if key[0] + key[1] in everything}
         return {(trace_id, span_id) for trace_id, span_id in keys if span_id in self._of(trace_id)}
 
     def _of(self, trace_id: str) -> frozenset[str]:

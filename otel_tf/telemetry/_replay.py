@@ -21,7 +21,7 @@ from otel_tf.telemetry._spool import SENT_SUFFIX, TRACES_SUFFIX, LineFile, Place
 if TYPE_CHECKING:
     from otel_tf.telemetry._sinks import Outcome
 
-__all__ = ["Count", "Known", "Replay", "spool_files"]
+__all__ = ["Count", "Known", "Replay", "run_of", "spool_files"]
 
 _MAX_SPANS = 4_000
 _MAX_BYTES = 3 << 20
@@ -36,8 +36,8 @@ _MAX_REFUSED = 3
 class Known(Protocol):
     """Knows which spans a backend has."""
 
-    def have(self, keys: list[tuple[str, str]]) -> set[tuple[str, str]]:
-        """Returns those of the (trace id, span id) that the backend has."""
+    def have(self, keys: list[tuple[str, str]], line: bytes) -> set[tuple[str, str]]:
+        """Returns those of the (trace id, span id), all of a line, that the backend has."""
 
 
 @dataclasses.dataclass
@@ -90,6 +90,19 @@ def spool_files(run: Path) -> list[Path]:
     if not files:
         raise UserError(f"{run}: no spool in it (*{TRACES_SUFFIX})")
     return files
+
+
+def run_of(files: list[Path]) -> str | None:
+    """Returns the run that the first lines of the files name; None if they do not agree on one."""
+    from otel_tf import semconv
+
+    runs: set[str | None] = set()
+    for path in files:
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError), path.open("rb") as file:
+            for resource_spans in json.loads(file.readline())["resourceSpans"]:
+                attributes = {each["key"]: each["value"] for each in resource_spans["resource"]["attributes"]}
+                runs.add(attributes.get(semconv.RUN_ID, {}).get("stringValue"))
+    return runs.pop() if len(runs) == 1 else None
 
 
 class Replay:
@@ -183,7 +196,7 @@ class Replay:
                         continue
                     there: set[tuple[str, str]] = set()
                     if self._known is not None and not self._everything:
-                        there = self._known.have(keys)
+                        there = self._known.have(keys, content)
                         self.count.already_there += len(there)
                     if len(there) < len(keys):
                         yield _Line(path, place, content, there, len(keys) - len(there))

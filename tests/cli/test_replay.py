@@ -20,6 +20,7 @@ from otel_tf import _guard, config
 from otel_tf.cli.main import main
 from otel_tf.identity import identify
 from otel_tf.telemetry import Pipeline, SpanError, SpanLink, _replay, start
+from otel_tf.telemetry._jaeger_has import JaegerHas
 from tests.telemetry import support
 from tests.telemetry.support import DEAD, Collector, record_step, step_layout
 
@@ -203,24 +204,50 @@ def test_lines_that_are_odd_or_damaged_take_no_others_with_them(
     assert any(map(math.isnan, losses))
 
 
+@pytest.mark.parametrize("how", ["trace by trace", "at once", "another run"])
 def test_only_the_spans_that_a_jaeger_lacks_of_a_line_are_sent(
-    run_dir: Path, collector: Collector, replay: Replay, jaeger: Any
+    how: str,
+    run_dir: Path,
+    collector: Collector,
+    replay: Replay,
+    jaeger: Any,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     training(run_dir, 0, 4)
     (path,) = run_dir.glob("*.traces.jsonl")
     first, *others = (json.loads(line) for line in path.read_text().splitlines())
     for other in others:
         first["resourceSpans"] += other["resourceSpans"]
-    path.write_text(json.dumps(first) + "\n")
+    path.write_text(compact(first))
     running = jaeger()
     known = run_dir.parent / "known.traces.jsonl"
-    known.write_text(json.dumps({"resourceSpans": first["resourceSpans"][1:3]}) + "\n")
+    known.write_text(compact({"resourceSpans": first["resourceSpans"][1:3]}))
     assert counts(replay(known, "--endpoint", running.otlp_http)[1]) == (2, 0, 0)
     trace_ids = {span["traceId"] for span in support.spool_spans(run_dir)}
     support.until(lambda: len(in_jaeger(running.ui, trace_ids)) == 2)
-    code, found = replay(run_dir, "--endpoint", collector.endpoint, "--query", running.ui)
-    assert (code, counts(found)) == (0, (2, 2, 0))
-    assert steps_of(collector) == [0, 3]
+    query = running.ui if how == "trace by trace" else f"{running.ui}?grpc={running.query_grpc}"
+    if how == "another run":  # its first line is, and the line after it is not found with that one's run
+        other = compact(others[0]).replace('"r1"', '"r0"').replace(*new_ids(others[0]))
+        path.write_text(other + path.read_text())
+    asked: list[str] = []
+    ask = JaegerHas._ask
+    monkeypatch.setattr(JaegerHas, "_ask", lambda self, trace: asked.append(trace) or ask(self, trace))
+    code, found = replay(run_dir, "--endpoint", collector.endpoint, "--query", query)
+    more = how == "another run"
+    assert len(asked) == {"trace by trace": 4, "at once": 0, "another run": 4}[how]
+    assert (code, counts(found)) == (0, (2 + more, 2, 0))
+    assert steps_of(collector) == ([0, 1, 3] if more else [0, 3])
+
+
+def compact(line: dict[str, Any]) -> str:
+    """Returns a line as the spool writes it."""
+    return json.dumps(line, separators=(",", ":")) + "\n"
+
+
+def new_ids(line: dict[str, Any]) -> tuple[str, str]:
+    """Returns what to replace so that the span of a line is another one."""
+    (span,) = line["resourceSpans"][0]["scopeSpans"][0]["spans"]
+    return span["spanId"], "f" * 16
 
 
 def test_a_damaged_ledger_sends_rather_than_loses(
@@ -371,4 +398,4 @@ def test_an_address_that_is_no_jaeger_is_said(
     running = jaeger()
     wrong = f"{running.ui}/search"
     assert main(["replay", str(run_dir), "--endpoint", running.otlp_http, "--query", wrong]) == 2
-    assert "no Jaeger's query address" in capsys.readouterr().err
+    assert "is this Jaeger's query address?" in capsys.readouterr().err

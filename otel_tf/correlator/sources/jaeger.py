@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from otel_tf import semconv
-from otel_tf.correlator.sources import select
+from otel_tf.correlator.sources import ids, select
 from otel_tf.correlator.sources.extract import Chunk
 from otel_tf.correlator.sources.jaeger_api import Api, Search, Unanswered
 from otel_tf.correlator.sources.jaeger_grpc import GrpcApi
@@ -29,7 +29,7 @@ from otel_tf.correlator.sources.missing import Absent, absent
 from otel_tf.correlator.sources.skipped import Skipped
 from otel_tf.errors import UserError
 
-__all__ = ["read_jaeger"]
+__all__ = ["keys_of_run", "read_jaeger"]
 
 _OPTIONS = ("run", "service", "grpc")
 _UI_PORT, _GRPC_PORT = 16686, 16685
@@ -73,15 +73,11 @@ def read_jaeger(
         UserError: There is no Jaeger at that address, it answers with an error, or it has no traces.
     """
     address = _address(spec, run)
-    http = HttpApi(address.base, skipped, source)
-    try:
-        services = http.services()
-    except Unanswered as error:
-        raise UserError(str(error)) from None
+    http, services = _http(address, skipped, source)
     grpc = _grpc(address, services, skipped, source, say)
     try:
         api: Api = http if grpc is None else grpc
-        wanted = address.services or [name for name in services if not _LOGICAL.search(name)]
+        wanted = address.services or _recorded(services)
         chunks = list(_chunks(api, address, wanted, say))
         if not chunks:
             raise UserError(f"{spec}: no traces of {_whose(api, address, wanted)}")
@@ -90,6 +86,47 @@ def read_jaeger(
         if grpc is not None:
             grpc.close()
     return chunks, address.run
+
+
+def keys_of_run(spec: str, run: str, say: Say) -> set[str] | None:
+    """Returns trace id and span id, 48 hex digits, of every span that a Jaeger has of a run.
+
+    Args:
+        spec: The address, as for `read_jaeger`; ``jaeger+`` may be left out.
+        run: The run.
+        say: Told how far it is, and why not, where the answer is None.
+
+    Returns:
+        None where that Jaeger cannot be asked for one run alone.
+
+    Raises:
+        UserError: There is no Jaeger at that address, or it answers with an error.
+    """
+    address = _address(spec, run)
+    _, services = _http(address, Skipped(), 0)
+    grpc = _grpc(address, services, Skipped(), 0, say)
+    if grpc is None:
+        return None
+    keys: set[str] = set()
+    try:
+        for chunk in _chunks(grpc, address, _recorded(services), say):
+            words = [chunk.spans[name].to_numpy() for name in ("trace_hi", "trace_lo", "span_id")]
+            keys.update(ids.to_hex(*words).to_pylist())
+    finally:
+        grpc.close()
+    return keys
+
+
+def _recorded(services: list[str]) -> list[str]:
+    return [name for name in services if not _LOGICAL.search(name)]
+
+
+def _http(address: _Address, skipped: Skipped, source: int) -> tuple[HttpApi, list[str]]:
+    api = HttpApi(address.base, skipped, source)
+    try:
+        return api, api.services()
+    except Unanswered as error:
+        raise UserError(str(error)) from None
 
 
 def _address(spec: str, run: str | None) -> _Address:
@@ -131,8 +168,8 @@ def _grpc(address: _Address, services: list[str], skipped: Skipped, source: int,
         api.close()
     if address.grpc is None and not address.guessed:
         return None  # asked for
-    cost = "all runs are read to find one" if address.run else "that is slower"
-    say(f"reading {address.base} over HTTP ({why}): {cost}; grpc=HOST:PORT in the address names it")
+    cost = "which cannot look for one run" if address.run else "which is slower"
+    say(f"{address.base} is asked over HTTP, {cost} ({why}; ?grpc=HOST:PORT after the address names it)")
     return None
 
 
