@@ -14,6 +14,11 @@ from otel_tf.telemetry import Pipeline, Record, SpanError, SpanKind
 __all__ = ["StepFacts", "StepSpans"]
 
 
+#: Takes a step's number, the instant it began, monotonic ns when it ended, its trace id and the span id of
+#: its `train_step`.
+Follower = Callable[[int, Instant, int, int, int], object]
+
+
 class StepFacts(NamedTuple):
     """What a step left behind.
 
@@ -60,7 +65,7 @@ class StepSpans:
         self._metrics = pipeline.metrics
         self._threshold_ns = pipeline.settings.data_wait_threshold_ms * 1_000_000
         self._writes_roots = identity.is_chief
-        self._followers: list[Callable[[StepFacts, int, int], object]] = []
+        self._followers: list[Follower] = []
         self._run_id = ""
         self._name(identity.run_id)
         self._worker = {semconv.WORKER: identity.task}
@@ -93,8 +98,8 @@ class StepSpans:
         """Returns the span id of a `train_step` of this process; the run must have its name."""
         return self._own_id(incarnation, "step", local)
 
-    def follow(self, follower: Callable[[StepFacts, int, int], object]) -> None:
-        """Calls ``follower`` with each step, its trace id and its `train_step`'s span id, as it is made."""
+    def follow(self, follower: Follower) -> None:
+        """Calls ``follower`` with each step, as its spans are made."""
         self._followers = [*self._followers, follower]
 
     def _name(self, run_id: str) -> None:
@@ -115,7 +120,7 @@ class StepSpans:
         root_id = self._root_id(*named, "root") if error is None else ids.random_span_id()
         own_id = self.own_id(facts.incarnation, facts.local)
         for follower in self._followers:
-            follower(facts, trace_id, own_id)
+            follower(number, facts.begun, facts.end_mono_ns, trace_id, own_id)
         seq, mono_ns, start_ns = facts.begun
         end_ns = start_ns + facts.end_mono_ns - mono_ns
         self._metrics.step_duration.record((facts.end_mono_ns - mono_ns) / 1e9, self._worker)

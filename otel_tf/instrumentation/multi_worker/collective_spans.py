@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from otel_tf import ids, semconv
-from otel_tf.instrumentation.step_spans import StepFacts
+from otel_tf.instrumentation.around import Instant
 from otel_tf.telemetry import Pipeline, Record
 
 __all__ = ["CollectiveSpans", "Fetched"]
@@ -74,11 +74,11 @@ class CollectiveSpans:
             constants={semconv.WORKER: worker},
         )
 
-    def step_ended(self, facts: StepFacts, trace_id: int, span_id: int) -> None:
-        """Takes a step whose spans were made."""
-        _, mono_ns, start_ns = facts.begun
-        end_ns = start_ns + facts.end_mono_ns - mono_ns
-        self._steps.append(_Step(start_ns, end_ns, mono_ns, facts.number, trace_id, span_id))
+    def step_ended(self, number: int, begun: Instant, end_mono_ns: int, trace_id: int, span_id: int) -> None:
+        """Takes a step whose spans were made; a `step_spans.Follower`."""
+        _, mono_ns, start_ns = begun
+        end_ns = start_ns + end_mono_ns - mono_ns
+        self._steps.append(_Step(start_ns, end_ns, mono_ns, number, trace_id, span_id))
 
     def make(self, fetched: Fetched) -> list[Record]:
         """Returns the spans of all collectives whose step has ended."""
