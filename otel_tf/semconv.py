@@ -95,6 +95,7 @@ LOGICAL_SHIFT_NS: Final = "tensorflow.logical.shift_ns"
 LOGICAL_ERROR_NS: Final = "tensorflow.logical.error_ns"
 LOGICAL_ORIGINAL_TRACE: Final = "tensorflow.logical.original.trace_id"
 LOGICAL_ORIGINAL_SPAN: Final = "tensorflow.logical.original.span_id"
+LOGICAL_ORIGINAL_CLOCK: Final = "tensorflow.logical.original.clock.domain"
 SPAN_STEPS: Final = "steps"  # root of a window of asynchronous steps
 JAEGER_WARNINGS: Final = "@jaeger@warnings"
 

@@ -16,13 +16,13 @@ from otel_tf.correlator.sources.extract import STATUS_MESSAGE
 
 __all__ = ["attributes_of", "clock_warnings"]
 
-#: Columns of the canonical table that were attributes, and are again.
+#: Columns of the canonical table that were attributes, and are again; but not the monotonic time, which
+#: corrected times have left.
 _COLUMNS = {
     "worker": semconv.WORKER,
     "global_step": semconv.GLOBAL_STEP,
     "local_step": semconv.LOCAL_STEP,
     "seq": semconv.SEQ,
-    "mono_ns": semconv.MONOTONIC_NS,
     "staleness": semconv.STALENESS,
     "staleness_source": semconv.STALENESS_SOURCE,
     "group_key": semconv.COLLECTIVE_GROUP_KEY,
@@ -70,7 +70,7 @@ def clock_warnings(spans: pa.Table, clocks: list[dict[str, Any]]) -> dict[int, l
     for clock in clocks:
         for step in clock["steps"]:
             text = f"the clock of {clock['domain']} stepped by {step['size_ns'] / 1e6:+,.3f} ms here"
-            for row in _open_at(spans, str(clock["domain"]), step["at_ns"]):
+            for row in _open_at_step(spans, str(clock["domain"]), step["at_ns"], step["size_ns"]):
                 found.setdefault(row, []).append(text)
     return found
 
@@ -100,13 +100,28 @@ def _of_column(column: Any, key: str) -> Flat:
     return flat_of(len(column), rows, key, column.drop_null())
 
 
-def _open_at(spans: pa.Table, domain: str, at_ns: int) -> list[int]:
-    """Returns the spans of a clock domain that were open at a corrected time, else the first after it."""
-    start, end = (spans[name].to_numpy() for name in ("corrected_start_ns", "corrected_end_ns"))
-    mine = pc.equal(spans["domain"].cast(pa.string()), domain).to_numpy()
-    rows = np.flatnonzero(mine & (start <= at_ns) & (end >= at_ns))
-    if not len(rows):
-        later = np.flatnonzero(mine & (start > at_ns))
-        rows = later[np.argsort(start[later])[:1]]
-    found: list[int] = rows.tolist()
+def _open_at_step(spans: pa.Table, domain: str, at_ns: int, size_ns: int) -> list[int]:
+    """Returns the spans of a clock domain that were open when its clock stepped, else the first after it.
+
+    Args:
+        spans: Rows of a `Logical`'s ``spans``.
+        domain: The clock.
+        at_ns: What it read before it stepped.
+        size_ns: By how much it jumped.
+    """
+    mine = np.flatnonzero(pc.equal(spans["domain"].cast(pa.string()), domain).fill_null(False).to_numpy())
+    if not len(mine):
+        return []
+    start, end = (spans[name].to_numpy()[mine] for name in ("corrected_start_ns", "corrected_end_ns"))
+    recorded = spans["start_ns"].to_numpy()[mine]
+    # The reading in corrected time, as of the last span that was surely before: a clock that was set back
+    # shows the same times again.
+    before = np.flatnonzero(recorded <= at_ns + min(size_ns, 0))
+    last = before[np.argmax(start[before])] if len(before) else np.argmin(start)
+    moment = at_ns + start[last] - recorded[last]
+    open_then = np.flatnonzero((start <= moment) & (end >= moment))
+    if not len(open_then):
+        later = np.flatnonzero(start > moment)
+        open_then = later[np.argsort(start[later])[:1]]
+    found: list[int] = mine[open_then].tolist()
     return found

@@ -121,7 +121,7 @@ def logical(result: Result) -> Logical:
     place_of_row[by_order] = place[:count]
     links = _links(result.links, _Targets(spans, group, groups.traces, span_id), place_of_row, parent)
     start, end = _times(spans, group, parent)
-    resources, resource = _resources(spans, run)
+    resources, resource = _resources(spans, run, result.report.get("reference"))
     return Logical(
         spans=spans,
         trace=group,
@@ -221,8 +221,11 @@ def _service_name(service: str, worker: str, by_role: bool) -> str:
     return f"{name} {worker.partition(':')[0] if by_role else worker}"
 
 
-def _resources(spans: pa.Table, run: str) -> tuple[list[dict[str, str]], Int]:
-    """Returns the resources and the number of each span's."""
+def _resources(spans: pa.Table, run: str, reference: str | None) -> tuple[list[dict[str, str]], Int]:
+    """Returns the resources and the number of each span's.
+
+    All times are the reference clock's now: read again, they are not corrected again.
+    """
     columns = [layout.codes(spans[name]) for name in ("service", "worker", "process", "domain")]
     first, number = layout.distinct(*(code for code, _ in columns))
     rows = [[names[code[row]] if code[row] >= 0 else "" for code, names in columns] for row in first.tolist()]
@@ -232,7 +235,8 @@ def _resources(spans: pa.Table, run: str) -> tuple[list[dict[str, str]], Int]:
         {
             semconv.SERVICE_NAME: _service_name(service, task, by_role),
             semconv.SERVICE_INSTANCE_ID: process,
-            semconv.CLOCK_DOMAIN: domain,
+            semconv.CLOCK_DOMAIN: reference or domain,
+            semconv.LOGICAL_ORIGINAL_CLOCK: domain,
             semconv.RUN_ID: run,
         }
         for (service, _, process, domain), task in zip(rows, tasks, strict=True)

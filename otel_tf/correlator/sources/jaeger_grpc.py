@@ -92,6 +92,10 @@ class GrpcApi:
 
     def find(self, search: Search) -> Iterator[Found]:
         """See `Api.find`."""
+        yield from self._found(self.messages(search))
+
+    def messages(self, search: Search) -> Iterator[bytes]:
+        """Yields what `find` reads: serialized ``TracesData``, of memory storage one a trace."""
         request = _message("FindTraces")()
         query = request.query
         query.service_name, query.search_depth, query.raw_traces = search.service, search.most, True
@@ -99,19 +103,20 @@ class GrpcApi:
             query.attributes.add(key=key, value=value)
         for time, time_ns in ((query.start_time_min, search.begin_ns), (query.start_time_max, search.end_ns)):
             time.seconds, time.nanos = divmod(time_ns, 10**9)
-        yield from self._found("FindTraces", request)
+        return self._answers("FindTraces", request)
 
     def trace(self, trace_id: int) -> Iterator[Found]:
         """See `Api.trace`."""
-        yield from self._found("GetTrace", _message("GetTrace")(trace_id=f"{trace_id:032x}", raw_traces=True))
+        request = _message("GetTrace")(trace_id=f"{trace_id:032x}", raw_traces=True)
+        yield from self._found(self._answers("GetTrace", request))
 
     def close(self) -> None:
         """Closes the connection."""
         self._channel.close()
 
-    def _found(self, method: str, request: Any) -> Iterator[Found]:
-        for messages in _batches(self._answers(method, request)):
-            yield Found(self._parse(messages), len(messages))
+    def _found(self, messages: Iterator[bytes]) -> Iterator[Found]:
+        for batch in _batches(messages):
+            yield Found(self._parse(batch), len(batch))
 
     def _answers(self, method: str, request: Any) -> Iterator[bytes]:
         import grpc

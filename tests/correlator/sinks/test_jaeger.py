@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.server
 import json
+import re
 import threading
 import time
 import urllib.parse
@@ -11,11 +12,14 @@ import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from otel_tf import semconv
+from otel_tf.cli.main import main
 from otel_tf.correlator import correlate, sinks, sources
 from otel_tf.correlator.sinks.jaeger import endpoint_of
+from otel_tf.correlator.sinks.logical import logical
 from otel_tf.errors import UserError
 
 
@@ -159,10 +163,10 @@ def test_writing_twice_shows_every_span_once(jaeger, synchronous):
         sinks.write(result, f"jaeger={running.otlp_http}", print)
     traces_of(running, "mnist.logical worker:0", 10)
     deadline = time.monotonic() + 20
-    logical = f"jaeger+{running.ui}?service=mnist.logical%20worker:0"
-    while sources.read([logical]).skipped != {"duplicate": 90} and time.monotonic() < deadline:
+    written = f"jaeger+{running.ui}?service=mnist.logical%20worker:0"
+    while sources.read([written]).skipped != {"duplicate": 90} and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert sources.read([logical]).skipped == {"duplicate": 90}  # both copies are stored
+    assert sources.read([written]).skipped == {"duplicate": 90}  # both copies are stored
     traces = traces_of(running, "mnist.logical worker:0", 10)
     assert sum(len(trace["spans"]) for trace in traces) == 90
 
@@ -170,7 +174,7 @@ def test_writing_twice_shows_every_span_once(jaeger, synchronous):
 def test_a_link_and_a_warning_arrive_as_such(jaeger, asynchronous):
     running = jaeger()
     result = asynchronous.result()
-    (at_ns,) = (row["corrected_start_ns"] for row in result.spans.to_pylist() if row["order"] == 60)
+    (at_ns,) = (row["start_ns"] for row in result.spans.to_pylist() if row["order"] == 60)
     for clock in result.report["clocks"]:
         clock["steps"] = (
             [{"at_ns": at_ns, "size_ns": -5_000_000}] if clock["domain"] == "boot-chief:0" else []
@@ -292,3 +296,36 @@ def test_the_standard_variables_hold(endpoint, synchronous, monkeypatch):
 def test_nobody_there(synchronous):
     with pytest.raises(UserError, match=r"jaeger=http://127\.0\.0\.1:1: .*refused"):
         sinks.write(synchronous.result(), "jaeger=http://127.0.0.1:1", print)
+
+
+@pytest.mark.parametrize("step_ms", [20, -20])
+def test_a_clock_that_stepped_is_told_of_where_it_did(jaeger, tmp_path, step_ms):
+    simulated = ["simulate", "--out", str(tmp_path), "--workers", "4", "--spans", "6000", "--drift-ppm", "0"]
+    assert main([*simulated, f"--step-ms={step_ms}"]) == 0
+    result = correlate(str(tmp_path), reference="host-ps-0")
+    running = jaeger()
+    sinks.write(result, f"jaeger={running.otlp_http}", print)
+    spans = warned_spans(running, len(logical(result).traces))
+    # Domain 0 keeps true time; the clock of worker:1 steps half-way through.
+    truth = {row["span_id"]: row for row in pq.read_table(tmp_path / "truth.parquet").to_pylist()}
+    begin = min(row["true_start_ns"] for row in truth.values())
+    moment = (begin + max(row["true_end_ns"] for row in truth.values())) // 2
+    assert spans
+    for process, span in spans:
+        (text,) = span["warnings"]
+        stepped = float(re.fullmatch(r"the clock of host-worker-1 stepped by ([+-][\d.]+) ms here", text)[1])
+        assert stepped == pytest.approx(step_ms, abs=1)
+        assert process["tensorflow.logical.original.clock.domain"] == "host-worker-1"
+        true = truth[tags_of(span)[semconv.LOGICAL_ORIGINAL_SPAN]]
+        # Worker 1 takes a step of training every few ms.
+        assert true["true_start_ns"] - 5_000_000 < moment < true["true_end_ns"] + 5_000_000
+
+
+def warned_spans(jaeger, traces: int) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """Returns (process tags, span) of the spans with warnings of all logical traces, when they are there."""
+    return [
+        ({tag["key"]: tag["value"] for tag in trace["processes"][span["processID"]]["tags"]}, span)
+        for trace in traces_of(jaeger, "simulated.logical", traces)
+        for span in trace["spans"]
+        if span["warnings"]
+    ]

@@ -188,7 +188,7 @@ def test_a_clock_that_stepped_is_a_warning_on_the_span_it_hit(asynchronous):
     ]
     hit = rows[10]
     clocks = [
-        {**clock, "steps": [{"at_ns": hit["corrected_start_ns"] + 5, "size_ns": 20_000_000}]}
+        {**clock, "steps": [{"at_ns": hit["start_ns"] + 5, "size_ns": 20_000_000}]}
         if clock["domain"] == "boot-worker:1"
         else clock
         for clock in result.report["clocks"]

@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from otel_tf.correlator import sinks, sources
+from otel_tf import semconv
+from otel_tf.correlator import correlate, sinks, sources
 from otel_tf.errors import UserError
 
 
@@ -24,6 +25,20 @@ def test_one_trace_a_line_that_reads_again(asynchronous, tmp_path):
     read = sources.read([str(path)])
     assert read.spans.num_rows == 3002
     assert read.skipped == {}
+
+
+@pytest.mark.parametrize("name", ["asynchronous", "synchronous"])
+def test_what_was_corrected_is_not_corrected_again(name, request, tmp_path):
+    result = request.getfixturevalue(name).result()
+    sinks.write(result, f"otlp={tmp_path / 'run.jsonl'}", print)
+    again = correlate(str(tmp_path / "run.jsonl"))
+    assert again.report["violations"] == again.report["wall_clock_inversions"] == 0
+    assert [clock["domain"] for clock in again.report["clocks"]] == [result.report["reference"]]
+    rows = [(row["order"], json.loads(row["attributes"] or "{}")) for row in again.correlated.to_pylist()]
+    orders = [had[semconv.LOGICAL_ORDER] for _, had in sorted(rows, key=lambda row: row[0]) if had]
+    assert len(orders) == result.report["spans"]
+    assert orders == sorted(orders)
+    assert max(abs(row["shift_ns"]) for row in again.correlated.to_pylist()) < 10
 
 
 def test_writing_again_gives_the_same_bytes(synchronous, tmp_path):
