@@ -48,7 +48,10 @@ class Handle:
 
     @property
     def run_id(self) -> str:
-        """Name of the run."""
+        """Name of the run.
+
+        A worker that is to learn it from the chief says a name of its own until its first spans are flushed.
+        """
         return self._pipeline.identity.run_id
 
     @property
