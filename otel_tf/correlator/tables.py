@@ -41,7 +41,7 @@ SPANS = pa.schema(
         pa.field("staleness_source", _TEXT),
         pa.field("group_key", pa.int64()),  # a collective's (group, instance) names its barrier
         pa.field("instance_key", pa.int64()),
-        pa.field("attributes", pa.string()),  # JSON object of the remaining attributes, for sinks
+        pa.field("attributes", pa.large_string()),  # JSON object of the remaining attributes, for sinks
     ]
 )
 

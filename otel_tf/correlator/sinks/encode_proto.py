@@ -108,27 +108,38 @@ def _attributes(flat: Flat) -> pa.Array:
 
 def _values(flat: Flat) -> pa.StructArray:
     columns = dict(flat.leaves)
-    lists = [flat.nested.get(number) for number in range(len(flat.owner))] if flat.nested else []
-    if any(isinstance(value, list) for value in lists):
-        columns["arrayValue"] = _nested([value if isinstance(value, list) else None for value in lists])
-    if any(isinstance(value, dict) for value in lists):
-        columns["kvlistValue"] = _nested([value if isinstance(value, dict) else None for value in lists])
+    if flat.nested:
+        count = len(flat.owner)
+        columns["arrayValue"] = _serialized(count, flat.nested, list)
+        columns["kvlistValue"] = _serialized(count, flat.nested, dict)
     return _struct(**columns)
 
 
-def _nested(values: list[Any]) -> pa.StructArray:
-    """Returns lists or maps of scalars; what is nested deeper is left empty."""
-    offsets = list(itertools.accumulate((len(value or ()) for value in values), initial=0))
-    owner = list(range(offsets[-1]))
-    keys = [key for value in values if isinstance(value, dict) for key in value]
-    items = [
-        item
-        for value in values
-        if value is not None
-        for item in (value.values() if isinstance(value, dict) else value)
-    ]
-    flat = flat_of(len(items), owner, keys or "", items)
-    scalars = _struct(**flat.leaves)
-    inner = _struct(key=flat.key, value=scalars) if keys else scalars
-    absent = pa.array([value is None for value in values])
-    return pa.StructArray.from_arrays([_lists(offsets, inner)], names=["values"], mask=absent)
+def _serialized(count: int, nested: dict[int, Any], kind: type) -> pa.Array:
+    """Returns lists or maps as serialized ``ArrayValue`` or ``KeyValueList``; null for other values."""
+    made = [None] * count
+    for number, value in nested.items():
+        if isinstance(value, kind):
+            message = _any_value(value)
+            made[number] = getattr(message, message.WhichOneof("value")).SerializeToString()
+    return pa.array(made, pa.binary())
+
+
+def _any_value(value: Any) -> Any:
+    """Returns the message ``AnyValue`` of a value from JSON."""
+    from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValue, KeyValueList
+
+    if isinstance(value, bool):
+        return AnyValue(bool_value=value)
+    if isinstance(value, str):
+        return AnyValue(string_value=value)
+    if isinstance(value, int):
+        return AnyValue(int_value=value)
+    if isinstance(value, float):
+        return AnyValue(double_value=value)
+    if isinstance(value, list):
+        return AnyValue(array_value=ArrayValue(values=map(_any_value, value)))
+    if isinstance(value, dict):
+        pairs = [KeyValue(key=key, value=_any_value(inner)) for key, inner in value.items()]
+        return AnyValue(kvlist_value=KeyValueList(values=pairs))
+    return AnyValue()

@@ -2,33 +2,49 @@
 
 from __future__ import annotations
 
-import base64
 import dataclasses
 import json
+from collections.abc import Iterable
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["MOST_ATTRIBUTES", "Attributes", "Integers", "Texts", "json_of", "parents", "quoted"]
+__all__ = ["MOST_ATTRIBUTES", "Attributes", "Extra", "Integers", "Texts", "Values", "quoted", "whole_number"]
 
 #: More attributes than that on one span are cut (OpenTelemetry's SDKs stop at 128 by default).
 MOST_ATTRIBUTES = 1024
 
 _NEEDS_ESCAPE = r'["\\\x00-\x1f]'
 
+Int = npt.NDArray[np.int64]
+
+
+class Values(Protocol):
+    """The values of attributes, as a format has them. ``at`` are numbers of attributes, growing."""
+
+    def integers(self, at: Int) -> pa.Array:
+        """Returns them as int64. Texts and doubles that are whole numbers count; null where there is none."""
+
+    def texts(self, at: Int) -> pa.DictionaryArray:
+        """Returns texts and, as texts, integers; null where it is neither."""
+
+    def json(self, at: Int) -> pa.Array:
+        """Returns each as a JSON text; ``null`` where there is no value."""
+
 
 @dataclasses.dataclass
 class Integers:
     """One integer a row. ``valid`` says where there is one."""
 
-    values: npt.NDArray[np.int64]
+    values: Int
     valid: npt.NDArray[np.bool_]
 
     def array(self) -> pa.Array:
         """Returns it as a nullable Arrow column."""
-        return pa.array(self.values, mask=~self.valid)
+        return pa.array(self.values, mask=None if self.valid.all() else ~self.valid)
 
 
 @dataclasses.dataclass
@@ -38,7 +54,7 @@ class Texts:
     codes: npt.NDArray[np.int32]
     names: list[str]
 
-    def take(self, rows: npt.NDArray[np.int64]) -> Texts:
+    def take(self, rows: Int) -> Texts:
         """Returns the texts of these rows."""
         return Texts(self.codes[rows], self.names)
 
@@ -57,124 +73,162 @@ class Texts:
         return pa.DictionaryArray.from_arrays(index, pa.array(list(codes), pa.string()))
 
 
+@dataclasses.dataclass
+class Extra:
+    """Attributes to add when JSON is made: of each its owner, its key and its value as JSON."""
+
+    owner: list[int] = dataclasses.field(default_factory=list)
+    key: list[str] = dataclasses.field(default_factory=list)
+    json: list[str] = dataclasses.field(default_factory=list)
+
+    def add(self, owner: int, key: str, value: str) -> None:
+        """Adds a text."""
+        self.owner.append(owner)
+        self.key.append(key)
+        self.json.append(json.dumps(value, ensure_ascii=False))
+
+    def add_last(self, to: Attributes, key: str, texts: Iterable[tuple[int, str | None]]) -> None:
+        """Adds of several texts for an owner the last one, unless the owner has the attribute itself.
+
+        Args:
+            to: The owners' own attributes.
+            key: The key.
+            texts: Owners and texts; None is no text.
+        """
+        last = {owner: text for owner, text in texts if text is not None}
+        own = set(to.owner[to.at(key)].tolist())
+        for owner, text in last.items():
+            if owner not in own:
+                self.add(owner, key, text)
+
+
 class Attributes:
     """The attributes of ``count`` owners (spans or resources), flat, in the order of their owners.
 
     Args:
-        lists: One list of OTLP ``KeyValue`` an owner, in the shape of `shape`.
+        count: Number of owners.
+        owner: Of each attribute.
+        names: Texts of the keys.
+        code: Of each attribute, index of its key in ``names``.
+        values: Of the attributes.
     """
 
-    def __init__(self, lists: pa.Array) -> None:
-        self.count = len(lists)
-        self.owner: npt.NDArray[np.int64] = parents(lists)
-        items = lists.flatten()
-        keys = items.field("key").dictionary_encode()
-        self.names: list[str] = [name or "" for name in keys.dictionary.to_pylist()]
-        self.code: npt.NDArray[np.int32] = keys.indices.fill_null(0).to_numpy(zero_copy_only=False)
-        self.value: pa.StructArray = items.field("value")
+    def __init__(
+        self, count: int, owner: Int, names: list[str], code: npt.NDArray[np.int32], values: Values
+    ) -> None:
+        self.count = count
+        self.owner = owner
+        self.names = names
+        self.code = code
+        self.values = values
 
-    def _at(self, key: str) -> npt.NDArray[np.int64]:
-        if key not in self.names:
+    def at(self, key: str) -> Int:
+        """Returns the numbers of the attributes with this key."""
+        # A key may be there twice, escaped in two ways.
+        codes = [code for code, name in enumerate(self.names) if name == key]
+        if not codes:
             return np.empty(0, np.int64)
-        return np.flatnonzero(self.code == self.names.index(key))
+        return np.flatnonzero(self.code == codes[0] if len(codes) == 1 else np.isin(self.code, codes))
 
     def integers(self, key: str) -> Integers:
-        """Returns attribute ``key`` as integers. Texts and doubles that are whole numbers count."""
+        """Returns attribute ``key`` as integers."""
         values = np.zeros(self.count, np.int64)
         valid = np.zeros(self.count, np.bool_)
-        at = self._at(key)
+        at = self.at(key)
         if len(at):
-            value = self.value.take(pa.array(at))
-            number = _whole(value.field("intValue"))
-            for leaf in ("stringValue", "doubleValue"):
-                if number.null_count:
-                    number = pc.coalesce(number, _whole(value.field(leaf)))
-            there = number.is_valid().to_numpy(zero_copy_only=False)
-            rows = self.owner[at][there]
-            values[rows] = number.drop_null().to_numpy(zero_copy_only=False)
+            number = self.values.integers(at)
+            rows = self.owner[at]
+            if number.null_count:
+                rows = rows[number.is_valid().to_numpy(zero_copy_only=False)]
+                number = number.drop_null()
+            values[rows] = number.to_numpy()
             valid[rows] = True
         return Integers(values, valid)
 
     def texts(self, key: str) -> Texts:
         """Returns attribute ``key`` as texts. Integers count too; an empty text is none."""
         codes = np.full(self.count, -1, np.int32)
-        at = self._at(key)
+        at = self.at(key)
         if not len(at):
             return Texts(codes, [])
-        value = self.value.take(pa.array(at))
-        text = value.field("stringValue")
-        if text.null_count:
-            text = pc.coalesce(text, value.field("intValue").cast(pa.string()))
-        text = text.dictionary_encode()
+        text = self.values.texts(at)
         names = text.dictionary.to_pylist()
         index = text.indices.fill_null(-1).to_numpy(zero_copy_only=False)
         empty = [code for code, name in enumerate(names) if name == ""]
-        index = np.where(np.isin(index, empty), -1, index) if empty else index
-        codes[self.owner[at]] = index
+        codes[self.owner[at]] = np.where(np.isin(index, empty), -1, index) if empty else index
         return Texts(codes, names)
 
-    def json(self, without: frozenset[str], extra: pa.Array | None = None, extra_key: str = "") -> pa.Array:
+    def json(self, without: frozenset[str], extra: Extra | None = None) -> pa.Array:
         """Returns one JSON object an owner with all attributes but those in ``without``; null for none.
+
+        Of more than `MOST_ATTRIBUTES`, the first ones are there.
 
         Args:
             without: Keys left out.
-            extra: One text an owner to add under ``extra_key`` where it is neither null nor empty.
-            extra_key: The key of ``extra``.
+            extra: Attributes to add behind the others.
         """
-        left_out = np.array([name in without for name in self.names] or [True], dtype=np.bool_)
-        at = np.flatnonzero(~left_out[self.code]) if len(self.code) else np.empty(0, np.int64)
+        taken = np.array([name not in without for name in self.names] or [False], dtype=np.bool_)
+        at = np.flatnonzero(taken[self.code]) if len(self.code) else np.empty(0, np.int64)
         owner = self.owner[at]
-        starts = np.searchsorted(owner, np.arange(self.count + 1))
-        if len(owner) and int(np.diff(starts).max()) > MOST_ATTRIBUTES:
-            rank = np.arange(len(owner)) - starts[owner]
-            at, owner = at[rank < MOST_ATTRIBUTES], owner[rank < MOST_ATTRIBUTES]
+        if len(at) > MOST_ATTRIBUTES:
             starts = np.searchsorted(owner, np.arange(self.count + 1))
-        heads = pa.array([json.dumps(name, ensure_ascii=False) + ":" for name in self.names], pa.string())
-        pairs = pc.binary_join_element_wise(
-            heads.take(pa.array(self.code[at])), json_of(self.value.take(pa.array(at))), ""
+            if int(np.diff(starts).max()) > MOST_ATTRIBUTES:
+                few = np.arange(len(owner)) - starts[owner] < MOST_ATTRIBUTES
+                at, owner = at[few], owner[few]
+        code, names = self.code[at].astype(np.int64), self.names
+        values = self.values.json(at) if len(at) else pa.array([], pa.string())
+        if extra is not None and extra.owner:
+            order = np.argsort(np.concatenate([owner, np.array(extra.owner)]), kind="stable")
+            owner = np.concatenate([owner, np.array(extra.owner)])[order]
+            code = np.concatenate([code, len(names) + np.arange(len(extra.owner))])[order]
+            values = pa.concat_arrays([values, pa.array(extra.json, values.type)]).take(pa.array(order))
+            names = names + extra.key
+        return _objects(
+            self.count, owner, [json.dumps(name, ensure_ascii=False) for name in names], code, values
         )
-        lists = pa.ListArray.from_arrays(pa.array(starts, pa.int32()), pairs)
-        text = pc.binary_join(lists, ",")
-        if extra is not None:
-            head = json.dumps(extra_key) + ":"
-            extra = pc.replace_with_mask(
-                extra, pc.equal(extra, "").fill_null(True), pa.scalar(None, pa.string())
-            )
-            if extra.null_count < len(extra):
-                pair = pc.binary_join_element_wise(pa.scalar(head), quoted(extra), "")
-                text = pc.if_else(
-                    pc.equal(text, ""), pair, pc.coalesce(pc.binary_join_element_wise(text, pair, ","), text)
-                )
-        empty = pc.equal(text, "").fill_null(True)
-        text = pc.binary_join_element_wise("{", text, "}", "")
-        return pc.replace_with_mask(text, empty, pa.scalar(None, pa.string()))
 
-    def cut(self) -> npt.NDArray[np.int64]:
+    def cut(self) -> Int:
         """Returns the owners with more attributes than `MOST_ATTRIBUTES`."""
         if len(self.owner) <= MOST_ATTRIBUTES:
             return np.empty(0, np.int64)
         return np.flatnonzero(np.bincount(self.owner, minlength=self.count) > MOST_ATTRIBUTES)
 
 
-def parents(lists: pa.Array) -> npt.NDArray[np.int64]:
-    """Returns, for each item of ``lists.flatten()``, the row of the list it is in."""
-    found: npt.NDArray[np.int64] = (
-        pc.list_parent_indices(lists).to_numpy(zero_copy_only=False).astype(np.int64)
-    )
-    return found
+def _objects(count: int, owner: Int, keys: list[str], code: Int, values: pa.Array) -> pa.Array:
+    """Returns JSON objects as large texts; null for an owner without attributes.
+
+    Args:
+        count: Number of owners.
+        owner: Of each attribute, growing.
+        keys: JSON texts.
+        code: Of each attribute, index of its key.
+        values: Of each attribute, a JSON text.
+    """
+    if not len(owner):
+        return pa.nulls(count, pa.large_string())
+    # All objects are one text: head, value, head, value, brace; where each ends is all that is computed.
+    heads = [f"{{{key}:" for key in keys] + [f",{key}:" for key in keys] + ["}"]
+    pieces = pa.concat_arrays([pa.array(heads, pa.large_string()), values.cast(pa.large_string())])
+    first = np.diff(owner, prepend=-1) != 0
+    group = np.cumsum(first) - 1
+    place = 2 * np.arange(len(owner)) + group
+    index = np.full(2 * len(owner) + int(group[-1]) + 1, len(heads) - 1)
+    index[place] = code + np.where(first, 0, len(keys))
+    index[place + 1] = len(heads) + np.arange(len(owner))
+    text = pieces.take(pa.array(index))
+    _, buffer, data = text.buffers()
+    ends = np.frombuffer(buffer, np.int64)
+    filled = np.zeros(count, np.bool_)
+    filled[owner[first]] = True
+    sizes = np.zeros(count, np.int64)
+    sizes[owner[first]] = np.diff(np.append(place[first], len(index)))
+    offsets = ends[np.concatenate([[0], np.cumsum(sizes)])]
+    bitmap = None if filled.all() else pa.py_buffer(np.packbits(filled, bitorder="little"))
+    return pa.Array.from_buffers(pa.large_string(), count, [bitmap, pa.py_buffer(offsets), data])
 
 
-def _whole(values: pa.Array) -> pa.Array:
-    """Returns ``values`` as int64, null where they are no whole number."""
-    if pa.types.is_int64(values.type):
-        return values
-    try:
-        return values.cast(pa.int64())
-    except pa.ArrowInvalid:
-        return pa.array([_whole_number(value) for value in values.to_pylist()], pa.int64())
-
-
-def _whole_number(value: str | float | None) -> int | None:
+def whole_number(value: str | float | None) -> int | None:
+    """Returns what is a whole number of 64 bits as one, else None."""
     try:
         number = int(value) if value is not None else None
     except (ValueError, OverflowError):
@@ -192,49 +246,3 @@ def quoted(texts: pa.Array) -> pa.Array:
         escaped = [json.dumps(text, ensure_ascii=False) for text in texts.filter(odd).to_pylist()]
         quoted = pc.replace_with_mask(quoted, odd, pa.array(escaped, pa.string()))
     return quoted
-
-
-def json_of(value: pa.StructArray) -> pa.Array:
-    """Returns OTLP ``AnyValue`` structs as JSON texts: bytes as base64, no value as ``null``."""
-    kinds = {value.type.field(i).name for i in range(value.type.num_fields)}
-    result = quoted(value.field("stringValue"))
-    for kind in ("intValue", "boolValue", "doubleValue", "arrayValue", "kvlistValue", "bytesValue"):
-        if not result.null_count:
-            break
-        if kind not in kinds or value.field(kind).null_count == len(value):
-            continue
-        result = pc.coalesce(result, _json_of_kind(kind, value.field(kind)))
-    return result.fill_null("null")
-
-
-def _json_of_kind(kind: str, leaf: pa.Array) -> pa.Array:
-    if kind in ("intValue", "boolValue"):
-        return leaf.cast(pa.string())
-    if kind == "doubleValue":
-        # JSON has no NaN and no infinity; 1.0 must not come back as the integer 1.
-        return pa.array([None if x is None else _double(x) for x in leaf.to_pylist()], pa.string())
-    if kind == "bytesValue":
-        if pa.types.is_string(leaf.type):
-            return quoted(leaf)
-        return pa.array(
-            [None if x is None else f'"{base64.b64encode(x).decode()}"' for x in leaf.to_pylist()],
-            pa.string(),
-        )
-    lists = leaf.field("values")
-    items = lists.flatten()
-    texts = json_of(items) if kind == "arrayValue" else _json_pairs(items)
-    lengths = pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False)
-    offsets = np.concatenate(([0], np.cumsum(lengths)))
-    joined = pc.binary_join(pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), texts), ",")
-    left, right = "[]" if kind == "arrayValue" else "{}"
-    text = pc.binary_join_element_wise(left, joined, right, "")
-    return pc.if_else(leaf.is_valid(), text, pa.scalar(None, pa.string()))
-
-
-def _json_pairs(items: pa.StructArray) -> pa.Array:
-    keys = quoted(items.field("key").fill_null(""))
-    return pc.binary_join_element_wise(keys, json_of(items.field("value")), ":")
-
-
-def _double(number: float) -> str:
-    return repr(number) if np.isfinite(number) else f'"{number}"'

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["from_arrow", "to_hex"]
+__all__ = ["from_arrow", "from_texts", "to_hex"]
 
 _NO_DIGIT = 255
 _NIBBLE = np.full(256, _NO_DIGIT, np.uint8)
@@ -17,6 +17,34 @@ for _value, _digits in enumerate(zip("0123456789abcdef", "0123456789ABCDEF", str
     for _digit in _digits:
         _NIBBLE[ord(_digit)] = _value
 _DIGITS = np.frombuffer(b"0123456789abcdef", np.uint8)
+
+
+def from_texts(
+    texts: list[str | None], size: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    """Returns ids as big-endian int64 words, which of them are well-formed, and which are absent.
+
+    Args:
+        texts: Hex texts of either case; empty and None are absent.
+        size: Bytes of an id: 8 or 16.
+
+    Returns:
+        As `from_arrow`, and a mask of the ids that are absent: empty, None, or zeros.
+    """
+    zeros = "0" * (2 * size)
+    filled = [text or zeros for text in texts]
+    # Mostly all are as they should be: then one text is converted instead of many.
+    if set(map(len, filled)) <= {len(zeros)}:
+        try:
+            raw = binascii.unhexlify("".join(filled))
+        except ValueError:
+            pass
+        else:
+            words: npt.NDArray[np.int64] = np.frombuffer(raw, ">i8").astype(np.int64).reshape(-1, size // 8)
+            good: npt.NDArray[np.bool_] = (words != 0).any(axis=1)
+            return words, good, ~good
+    words, good = from_arrow(pa.array(filled, pa.string()), size)
+    return words, good, np.array([text == zeros for text in filled], np.bool_)
 
 
 def from_arrow(ids: pa.Array, size: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
@@ -76,5 +104,8 @@ def to_hex(*words: npt.NDArray[np.int64]) -> pa.Array:
     digits = np.empty((len(raw), raw.shape[1] * 2), np.uint8)
     digits[:, 0::2] = _DIGITS[raw >> 4]
     digits[:, 1::2] = _DIGITS[raw & 15]
-    offsets = np.arange(len(raw) + 1, dtype=np.int32) * digits.shape[1]
-    return pa.StringArray.from_buffers(len(raw), pa.py_buffer(offsets), pa.py_buffer(digits))
+    # More than 67 million trace ids are more text than 32-bit offsets reach.
+    wide = digits.size >= 2**31
+    offsets = np.arange(0, digits.size + 1, digits.shape[1], dtype=np.int64 if wide else np.int32)
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(digits)]
+    return pa.Array.from_buffers(pa.large_string() if wide else pa.string(), len(raw), buffers)

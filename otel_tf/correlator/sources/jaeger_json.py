@@ -65,6 +65,15 @@ def _attribute(tag: dict[str, Any]) -> dict[str, Any]:
     return {"key": key, "value": {"stringValue": str(value)}}
 
 
+def _event(log: dict[str, Any]) -> dict[str, Any]:
+    fields = [field for field in log.get("fields") or [] if isinstance(field, dict)]
+    name = next((field.get("value") for field in fields if field.get("key") == "event"), "")
+    return {
+        "name": name,
+        "attributes": [_attribute(field) for field in fields if field.get("key") != "event"],
+    }
+
+
 def _span(span: dict[str, Any]) -> dict[str, Any]:
     start_us, duration_us = int(span["startTime"]), int(span["duration"])
     trace_id = str(span["traceID"]).zfill(32)
@@ -92,6 +101,7 @@ def _span(span: dict[str, Any]) -> dict[str, Any]:
         "startTimeUnixNano": start_us * 1000,
         "endTimeUnixNano": (start_us + duration_us) * 1000,
         "attributes": [_attribute(tag) for tag in tags if tag.get("key") not in as_fields],
+        "events": [_event(log) for log in span.get("logs") or [] if isinstance(log, dict)],
         "links": links,
         "status": {"code": code, "message": str(named.get("otel.status_description") or "")},
     }

@@ -1,4 +1,4 @@
-"""OTLP/JSON: lines of it, whole chunks at a time, straight into Arrow.
+"""OTLP/JSON: lines of it, whole chunks at a time, into the canonical tables.
 
 A line may be large: the Collector's file exporter writes a batch of 8,192 spans, 3.6 MB, as one line.
 """
@@ -7,26 +7,32 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, BinaryIO
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.json
 
-from otel_tf.correlator.sources import tolerant
-from otel_tf.correlator.sources.attributes import parents
-from otel_tf.correlator.sources.extract import Chunk, extract
-from otel_tf.correlator.sources.shape import LINES, json_schema
+from otel_tf import semconv
+from otel_tf.correlator.sources import ids, tolerant
+from otel_tf.correlator.sources.any_value import plain_attributes
+from otel_tf.correlator.sources.attributes import Attributes, Extra
+from otel_tf.correlator.sources.chunks import STATUS_MESSAGE, Chunk, Found, Linked, Origin, to_chunk
+from otel_tf.correlator.sources.json_attributes import from_json
+from otel_tf.correlator.sources.salvage import complete_spans
 from otel_tf.correlator.sources.skipped import Skipped
+from otel_tf.correlator.sources.typed import LINE, Resource, ResourceSpans, Span
 
 __all__ = ["Lines", "Piece", "parse_lines", "split_lines"]
 
-#: Large enough that Arrow's start-up per chunk vanishes, small enough to keep two cores busy.
+#: Large enough that what a chunk costs by itself vanishes, small enough to keep all cores busy.
 _CHUNK_BYTES = 8 << 20
-_HEAD, _TAIL = f'{{"{LINES}":['.encode(), b"]}"
+_BOM = b"\xef\xbb\xbf"
+_BEGINNING = b'{"resourceSpans":'
+
+Int = npt.NDArray[np.int64]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,12 +62,12 @@ class Lines:
     last: bool = True
 
     @functools.cached_property
-    def newlines(self) -> list[int]:
-        """Where the newlines are; a last one is left out."""
-        # Lines are long: this is several times as fast as bytes.count or numpy.
-        found, at, last = [], self.data.find(b"\n"), len(self.data) - 1
+    def newlines(self) -> int:
+        """How many newlines there are; a last one does not count."""
+        # Lines are long: this is several times as fast as bytes.count.
+        found, at, last = 0, self.data.find(b"\n"), len(self.data) - 1
         while 0 <= at < last:
-            found.append(at)
+            found += 1
             at = self.data.find(b"\n", at + 1)
         return found
 
@@ -73,7 +79,7 @@ def split_lines(stream: BinaryIO, name: str, file: int = 0) -> Iterator[Lines]:
     while data:
         following = _whole_lines(stream)
         lines = Lines(data, name, file, line, not following)
-        line += len(lines.newlines) + 1
+        line += lines.newlines + 1
         yield lines
         data = following
 
@@ -90,119 +96,151 @@ def _whole_lines(stream: BinaryIO) -> bytes:
 
 def parse_lines(lines: Lines, skipped: Skipped) -> Piece:
     """Returns what the lines hold; counts in ``skipped`` what is unusable."""
+    clocks: list[dict[str, Any]] = []
+    documents = _all_at_once(lines)
+    if documents is None:
+        documents = _one_by_one(lines, skipped, clocks)
+    return Piece(_chunk(documents, lines, skipped), clocks)
+
+
+#: Of each document the number of its line, and what it holds.
+_Documents = list[tuple[int, tuple[ResourceSpans, ...]]]
+
+
+def _all_at_once(lines: Lines) -> _Documents | None:
+    """Returns the documents; None if something in a line is not as the format says."""
     try:
         if not lines.data.isascii():
-            lines.data.decode("utf-8")
-        text = _as_array(lines)
-        documents = _to_arrow(text, plain=True)
-        if _lacks_values(documents):
-            documents = _to_arrow(text)
-        if len(documents) == len(lines.newlines) + 1 and not _unknown(documents).any():
-            numbers = np.arange(len(documents), dtype=np.int64) + lines.first_line
-            return Piece(_extract(documents, numbers, lines, skipped))
-    except (UnicodeDecodeError, pa.ArrowInvalid):
-        pass  # something in it is not as the format says: find out what, line by line
-    return _parse_one_by_one(lines, skipped)
+            lines.data.decode()
+        documents = LINE.decode_lines(lines.data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+    # Two documents in one line would shift the lines' numbers.
+    if len(documents) != lines.newlines + 1:
+        return None
+    found: _Documents = []
+    for number, document in enumerate(documents, lines.first_line):
+        parts = document.parts()
+        if parts is None:
+            return None
+        found.append((number, parts))
+    return found
 
 
-def _as_array(lines: Lines) -> pa.Buffer:
-    """Returns the lines as one JSON object with an array of them.
-
-    As lines, a ``null`` among them would crash Arrow's reader; two values in one line would pass.
-    """
-    text = np.empty(len(_HEAD) + len(lines.data) + len(_TAIL), np.uint8)
-    text[: len(_HEAD)] = np.frombuffer(_HEAD, np.uint8)
-    text[-len(_TAIL) :] = np.frombuffer(_TAIL, np.uint8)
-    middle = text[len(_HEAD) : -len(_TAIL)]
-    middle[:] = np.frombuffer(lines.data, np.uint8)
-    middle[lines.newlines] = ord(",")
-    return pa.py_buffer(text)
-
-
-def _to_arrow(text: pa.Buffer, *, plain: bool = False) -> pa.StructArray:
-    """Returns the documents in ``text`` (`_as_array`)."""
-    table = pyarrow.json.read_json(
-        pa.BufferReader(text),
-        # One block: a text that is longer than a block is an error.
-        read_options=pyarrow.json.ReadOptions(use_threads=False, block_size=max(text.size + 1, 1 << 16)),
-        parse_options=pyarrow.json.ParseOptions(
-            explicit_schema=json_schema(plain=plain), unexpected_field_behavior="ignore"
-        ),
-    )
-    return table[LINES].combine_chunks().flatten()
-
-
-def _lacks_values(documents: pa.StructArray) -> bool:
-    """Returns whether an attribute of a span has a value that the plain schema does not take, or none."""
-    for traces in (documents.field("resourceSpans"), documents.field("result").field("resourceSpans")):
-        spans = traces.flatten().field("scopeSpans").flatten().field("spans").flatten()
-        value = spans.field("attributes").flatten().field("value")
-        leaves = [value.field(number) for number in range(value.type.num_fields)]
-        if sum(len(leaf) - leaf.null_count for leaf in leaves) < len(value):
-            return True
-    return False
-
-
-def _unknown(documents: pa.StructArray) -> npt.NDArray[np.bool_]:
-    """Returns a mask of the documents that hold no traces."""
-    own, wrapped = (
-        documents.field(name).is_null().to_numpy(zero_copy_only=False) for name in ("resourceSpans", "result")
-    )
-    mask: npt.NDArray[np.bool_] = own & wrapped
-    return mask
-
-
-def _extract(documents: pa.StructArray, line_numbers: Any, lines: Lines, skipped: Skipped) -> Chunk:
-    lists = documents.field("resourceSpans")
-    wrapped = documents.field("result").field("resourceSpans")
-    parts, rows = lists.flatten(), parents(lists)
-    if wrapped.null_count < len(wrapped):
-        parts = pa.concat_arrays([parts, wrapped.flatten()])
-        rows = np.concatenate([rows, parents(wrapped)])
-    return extract(
-        parts,
-        skipped,
-        where=lambda line: f"{lines.name}:{line}",
-        order=(lines.file,),
-        line_of_resource=line_numbers[rows],
-    )
-
-
-def _parse_one_by_one(lines: Lines, skipped: Skipped) -> Piece:
-    documents: list[str] = []
-    numbers: list[int] = []
-    clocks: list[dict[str, Any]] = []
+def _one_by_one(lines: Lines, skipped: Skipped, clocks: list[dict[str, Any]]) -> _Documents:
+    found: _Documents = []
     all_lines = lines.data.split(b"\n")
+    last = lines.first_line + len(all_lines) - 1 if lines.last else -1
     for number, line in enumerate(all_lines, lines.first_line):
-        if not line.strip():
-            continue
-
-        report = _reporter(skipped, lines, number)
-        try:
-            document = tolerant.clean(tolerant.parse(line.lstrip(b"\xef\xbb\xbf"), report), report)
-        except tolerant.NotOtlp as error:
-            report("not_otlp", str(error))
-            continue
-        except ValueError as error:
-            # Only a last line without its newline was cut off: a writer was killed in the middle.
-            cut_off = lines.last and number == lines.first_line + len(all_lines) - 1
-            report("truncated" if cut_off else "not_json", f"{_snippet(line)} ({error})")
-            continue
-        clocks += document.clocks
-        if document.resource_spans:
-            documents.append(json.dumps({"resourceSpans": document.resource_spans}))
-            numbers.append(number)
-    text = pa.py_buffer(_HEAD + ",".join(documents).encode() + _TAIL)
-    return Piece(_extract(_to_arrow(text), np.array(numbers, np.int64), lines, skipped), clocks)
+        text = line.strip().removeprefix(_BOM)
+        while text:
+            document, text = _document(
+                text, tolerant.Reporter(skipped, lines.name, lines.file, number, number == last)
+            )
+            clocks += document.clocks
+            if document.resource_spans:
+                found.append((number, tuple(document.resource_spans)))
+    return found
 
 
-def _reporter(skipped: Skipped, lines: Lines, number: int) -> Callable[[str, str], None]:
-    def report(reason: str, text: str) -> None:
-        skipped.add(reason, f"{lines.name}:{number}: {text}", order=(lines.file, number))
+def _document(text: bytes, report: tolerant.Reporter) -> tuple[tolerant.Document, bytes]:
+    """Returns what one line holds, and what is to be read as another line."""
+    try:
+        text.decode()
+        parts = LINE.decode(text).parts()
+        if parts is not None:
+            return tolerant.Document(list(parts)), b""
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        pass  # the tolerant reader says what it is
+    try:
+        return tolerant.clean(tolerant.parse(text, report), report), b""
+    except tolerant.NotOtlp as error:
+        report("not_otlp", str(error))
+    except tolerant.NotJson as error:
+        whole, end = complete_spans(text, error.position)
+        # What a writer that was started again appended to a line that was cut off.
+        again = text.find(_BEGINNING, max(end, 1))
+        rest = text[again:] if again > 0 else b""
+        kept = tolerant.Document()
+        if whole:
+            kept = _document(whole, report)[0]
+            kept.resource_spans = [part for part in kept.resource_spans if part.resource is not None]
+        count = sum(len(scope.spans) for part in kept.resource_spans for scope in part.scopeSpans)
+        report.not_json(text, error, count, cut_off=bool(whole or rest))
+        return kept, rest
+    return tolerant.Document(), b""
 
-    return report
+
+def _chunk(documents: _Documents, lines: Lines, skipped: Skipped) -> Chunk:
+    parts = [part for _, parts in documents for part in parts]
+    sizes = [sum(len(scope.spans) for scope in part.scopeSpans) for part in parts]
+    spans = [span for part in parts for scope in part.scopeSpans for span in scope.spans]
+    numbers = np.array([number for number, parts in documents for _ in parts], np.int64)
+    resources, resource = _distinct([part.resource for part in parts])
+    trace, good_trace, _ = ids.from_texts([span.traceId for span in spans], 16)
+    span_id, good_span, _ = ids.from_texts([span.spanId for span in spans], 8)
+    parent, good_parent, no_parent = ids.from_texts([span.parentSpanId for span in spans], 8)
+    attributes = from_json([span.attributes for span in spans])
+    statuses = [span.status for span in spans]
+    found = Found(
+        trace=trace,
+        span=span_id[:, 0],
+        parent=parent[:, 0],
+        good_id=good_trace & good_span,
+        bad_parent=~good_parent & ~no_parent,
+        id_text=lambda row: (spans[row].traceId or "", spans[row].spanId or ""),
+        parent_text=lambda row: spans[row].parentSpanId or "",
+        name=pa.array([span.name or "" for span in spans], pa.string()),
+        kind=_numbers([span.kind for span in spans]),
+        status=_numbers([0 if status is None else status.code for status in statuses]),
+        start_ns=_numbers([span.startTimeUnixNano for span in spans]),
+        end_ns=_numbers([span.endTimeUnixNano for span in spans]),
+        extra=_extra(spans, attributes),
+        resource=np.repeat(resource, sizes),
+        attributes=attributes,
+        resources=resources,
+        links=_links(spans),
+    )
+    origin = Origin(lambda line: f"{lines.name}:{line}", (lines.file,), np.repeat(numbers, sizes))
+    return to_chunk(found, skipped, origin)
 
 
-def _snippet(line: bytes) -> str:
-    text = line[:60].decode("utf-8", "replace")
-    return repr(text) + ("…" if len(line) > 60 else "")
+def _distinct(resources: list[Resource | None]) -> tuple[Attributes, Int]:
+    """Returns the attributes of the different resources, and the number of each resource."""
+    texts = [b"[]" if resource is None else bytes(resource.attributes) for resource in resources]
+    numbers = {text: number for number, text in enumerate(dict.fromkeys(texts))}
+    return from_json(list(numbers)), np.array([numbers[text] for text in texts], np.int64)
+
+
+def _numbers(values: list[int]) -> Int:
+    """Returns integers as int64; what that cannot hold becomes its largest or smallest value."""
+    try:
+        return np.array(values, np.int64)
+    except OverflowError:
+        return np.array([max(-(2**63), min(value, 2**63 - 1)) for value in values], np.int64)
+
+
+def _links(spans: list[Span]) -> Linked:
+    pairs = [(row, link) for row, span in enumerate(spans) if span.links for link in span.links]
+    trace, good_trace, _ = ids.from_texts([link.traceId for _, link in pairs], 16)
+    span, good_span, _ = ids.from_texts([link.spanId for _, link in pairs], 8)
+    keep = good_trace & good_span
+    return Linked(np.array([row for row, _ in pairs], np.int64)[keep], trace[keep], span[keep, 0])
+
+
+def _extra(spans: list[Span], attributes: Attributes) -> Extra:
+    extra = Extra()
+    for row, span in enumerate(spans):
+        if span.status is not None and span.status.message:
+            extra.add(row, STATUS_MESSAGE, span.status.message)
+    exceptions = [
+        (row, dict(plain_attributes(msgspec.json.decode(event.attributes))))
+        for row, span in enumerate(spans)
+        if span.events
+        for event in span.events
+        if event.name == semconv.EVENT_EXCEPTION
+    ]
+    for key in (semconv.EXCEPTION_TYPE, semconv.EXCEPTION_MESSAGE) if exceptions else ():
+        texts = ((row, text) for row, said in exceptions if isinstance(text := said.get(key), str) and text)
+        extra.add_last(attributes, key, texts)
+    return extra

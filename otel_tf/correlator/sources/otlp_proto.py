@@ -13,8 +13,8 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
-from otel_tf.correlator.sources.attributes import parents
 from otel_tf.correlator.sources.extract import Chunk, extract
+from otel_tf.correlator.sources.leaf_values import parents
 from otel_tf.correlator.sources.shape import proto_handler
 from otel_tf.correlator.sources.skipped import Skipped
 

@@ -14,9 +14,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from otel_tf.correlator.sources import ids
-from otel_tf.correlator.sources.attributes import parents
 from otel_tf.correlator.sources.checks import usable
-from otel_tf.correlator.sources.extract import Chunk
+from otel_tf.correlator.sources.chunks import Chunk
+from otel_tf.correlator.sources.leaf_values import parents
 from otel_tf.correlator.sources.skipped import Skipped
 from otel_tf.correlator.tables import LINKS, SPANS
 from otel_tf.errors import UserError

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from otel_tf.correlator.sources.extract import Chunk
+from otel_tf.correlator.sources.chunks import Chunk
 from otel_tf.correlator.sources.skipped import Skipped
 from otel_tf.correlator.tables import LINKS, SPANS
 from otel_tf.errors import UserError

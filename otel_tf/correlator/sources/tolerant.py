@@ -1,20 +1,24 @@
-"""OTLP/JSON that is not quite OTLP/JSON: one document to a clean one, span by span.
+"""OTLP/JSON that is not quite OTLP/JSON: one document to typed spans, span by span.
 
-The fast reader takes whole chunks of lines and gives up on a chunk at the first value that the format
-does not allow. This reader then takes the chunk line by line. It is forgiving where the meaning is clear
-(numbers written as numbers, enums written as names, absent fields, NaN), and counts the rest by reason.
+It takes the lines that hold a value which the format does not allow. It is forgiving where the meaning is
+clear (enums written as names, absent fields, NaN), and counts the rest by reason.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
-import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from otel_tf.correlator.sources import jaeger_json
+import msgspec
 
-__all__ = ["Document", "NotOtlp", "clean", "parse"]
+from otel_tf.correlator.sources import jaeger_json
+from otel_tf.correlator.sources.any_value import clean_text, plain_attributes, written
+from otel_tf.correlator.sources.skipped import Skipped
+from otel_tf.correlator.sources.typed import Event, Link, Resource, ResourceSpans, ScopeSpans, Span, Status
+
+__all__ = ["Document", "NotJson", "NotOtlp", "Reporter", "clean", "parse"]
 
 #: Called with a reason of `Skipped` and a text.
 Report = Callable[[str, str], None]
@@ -30,24 +34,72 @@ class NotOtlp(ValueError):
     """The document is JSON, but of no kind that is read here."""
 
 
-class Document:
-    """One cleaned JSON document.
+class NotJson(ValueError):
+    """It is not JSON.
 
     Attributes:
-        resource_spans: OTLP ``ResourceSpans`` that the fast reader takes.
+        position: How far it could be read.
+    """
+
+    def __init__(self, why: str, position: int) -> None:
+        super().__init__(why)
+        self.position = position
+
+
+class Reporter:
+    """Counts in a `Skipped` what is wrong with one line.
+
+    Args:
+        skipped: Where it is counted.
+        name: The file.
+        file: Its number.
+        line: The line's number, from 1.
+        last: Whether the file ends with the line, without a newline.
+    """
+
+    def __init__(self, skipped: Skipped, name: str, file: int, line: int, last: bool) -> None:
+        self._skipped = skipped
+        self._where = f"{name}:{line}"
+        self._order = (file, line)
+        self._last = last
+
+    def __call__(self, reason: str, text: str) -> None:
+        """Counts one more of ``reason``."""
+        self._skipped.add(reason, f"{self._where}: {text}", order=self._order)
+
+    def not_json(self, line: bytes, error: NotJson, kept: int, *, cut_off: bool) -> None:
+        """Counts a line that is not JSON: cut off, or something else.
+
+        Args:
+            line: The line.
+            error: What is wrong with it.
+            kept: How many spans before that are used.
+            cut_off: Whether it begins as OTLP does.
+        """
+        shown = repr(line[:60].decode("utf-8", "replace")) + ("…" if len(line) > 60 else "")
+        used = f"; the {kept:,} whole spans before that are used" if kept else ""
+        # A last line without its newline was cut off: its writer was killed in the middle.
+        self("truncated" if cut_off or self._last else "not_json", f"{shown} ({error}){used}")
+
+
+@dataclasses.dataclass
+class Document:
+    """What is usable in one JSON document.
+
+    Attributes:
+        resource_spans: Spans by resource.
         clocks: Snapshots of clocks.
     """
 
-    def __init__(self) -> None:
-        self.resource_spans: list[dict[str, Any]] = []
-        self.clocks: list[dict[str, Any]] = []
+    resource_spans: list[ResourceSpans] = dataclasses.field(default_factory=list)
+    clocks: list[dict[str, Any]] = dataclasses.field(default_factory=list)
 
 
 def parse(line: bytes, report: Report) -> Any:
     """Returns the JSON value in ``line``.
 
     Raises:
-        ValueError: It is not JSON.
+        NotJson: It is none.
     """
     try:
         text = line.decode("utf-8")
@@ -56,8 +108,11 @@ def parse(line: bytes, report: Report) -> Any:
         report("not_utf8", f"byte {error.start}: {line[error.start : error.start + 8]!r}")
     try:
         return json.loads(text)
-    except RecursionError:
-        raise ValueError("nested too deep") from None
+    except json.JSONDecodeError as error:
+        raise NotJson(str(error), len(text[: error.pos].encode("utf-8", "replace"))) from None
+    except (RecursionError, ValueError) as error:
+        # An integer of more digits than Python reads, for one.
+        raise NotJson("nested too deep" if isinstance(error, RecursionError) else str(error), 0) from None
 
 
 def clean(value: Any, report: Report) -> Document:
@@ -109,7 +164,7 @@ def _dicts(value: Any) -> Iterator[dict[str, Any]]:
     return (item for item in value if isinstance(item, dict)) if isinstance(value, list) else iter(())
 
 
-def _resource_spans(value: dict[str, Any], report: Report) -> dict[str, Any]:
+def _resource_spans(value: dict[str, Any], report: Report) -> ResourceSpans:
     resource = value.get("resource")
     resource = resource if isinstance(resource, dict) else {}
     spans = []
@@ -124,33 +179,40 @@ def _resource_spans(value: dict[str, Any], report: Report) -> dict[str, Any]:
             except (TypeError, ValueError, KeyError, OverflowError) as error:
                 name = item.get("name") if isinstance(item, dict) else item
                 report("wrong_type", f"span {name!r}: {error}")
-    attributes = _attributes(resource.get("attributes"))
-    return {"resource": {"attributes": attributes}, "scopeSpans": [{"spans": spans}]}
+    return ResourceSpans(Resource(_attributes(resource.get("attributes"))), (ScopeSpans(tuple(spans)),))
 
 
-def _span(value: Any) -> dict[str, Any]:
+def _span(value: Any) -> Span:
     if not isinstance(value, dict):
         raise TypeError("no object")
     status = value.get("status")
     status = status if isinstance(status, dict) else {}
-    return {
-        "traceId": _text(value.get("traceId")),
-        "spanId": _text(value.get("spanId")),
-        "parentSpanId": _text(value.get("parentSpanId")),
-        "name": _text(value.get("name")),
-        "kind": _enum(value.get("kind"), "SPAN_KIND_", _KINDS),
-        "startTimeUnixNano": _time(value.get("startTimeUnixNano"), "startTimeUnixNano"),
-        "endTimeUnixNano": _time(value.get("endTimeUnixNano"), "endTimeUnixNano"),
-        "attributes": _attributes(value.get("attributes")),
-        "links": [
-            {"traceId": _text(link.get("traceId")), "spanId": _text(link.get("spanId"))}
-            for link in _dicts(value.get("links"))
-        ],
-        "status": {
-            "message": _text(status.get("message")),
-            "code": _enum(status.get("code"), "STATUS_CODE_", _CODES),
-        },
-    }
+    return Span(
+        traceId=_text(value.get("traceId")),
+        spanId=_text(value.get("spanId")),
+        parentSpanId=_text(value.get("parentSpanId")),
+        name=_text(value.get("name")),
+        kind=_enum(value.get("kind"), "SPAN_KIND_", _KINDS),
+        startTimeUnixNano=_time(value.get("startTimeUnixNano"), "startTimeUnixNano"),
+        endTimeUnixNano=_time(value.get("endTimeUnixNano"), "endTimeUnixNano"),
+        attributes=_attributes(value.get("attributes")),
+        events=tuple(
+            Event(_text_or_none(event.get("name")), _attributes(event.get("attributes")))
+            for event in _dicts(value.get("events"))
+        ),
+        links=tuple(
+            Link(_text(link.get("traceId")), _text(link.get("spanId"))) for link in _dicts(value.get("links"))
+        ),
+        status=Status(_enum(status.get("code"), "STATUS_CODE_", _CODES), _text(status.get("message"))),
+    )
+
+
+def _attributes(value: Any) -> msgspec.Raw:
+    return msgspec.Raw(written(plain_attributes(value)))
+
+
+def _text_or_none(value: Any) -> str | None:
+    return clean_text(value) if isinstance(value, str) else None
 
 
 def _text(value: Any) -> str:
@@ -158,8 +220,7 @@ def _text(value: Any) -> str:
         return ""
     if not isinstance(value, str):
         raise TypeError(f"{value!r} is no text")
-    # A lone surrogate is valid in JSON's escapes and in no encoding.
-    return value if value.isascii() else value.encode("utf-8", "replace").decode()
+    return clean_text(value)
 
 
 def _enum(value: Any, prefix: str, names: tuple[str, ...]) -> int:
@@ -183,60 +244,12 @@ def _int64(value: Any) -> int:
     return number
 
 
-def _time(value: Any, field: str) -> str:
+def _time(value: Any, field: str) -> int:
     if value is None or value == "":
-        return "0"
+        return 0
     if isinstance(value, bool) or not isinstance(value, (int, str, float)):
         raise TypeError(f"{field} is {value!r}")
     try:
-        number = int(value)
+        return int(value)
     except (ValueError, OverflowError):
         raise ValueError(f"{field} is {value!r}") from None
-    # The largest int64 is an absurd time, and is then counted as one.
-    return str(max(0, min(number, _MOST_INT64)))
-
-
-def _attributes(value: Any) -> list[dict[str, Any]]:
-    return [
-        {
-            "key": _text(item.get("key")) if isinstance(item.get("key"), str) else "",
-            "value": _value(item.get("value")),
-        }
-        for item in _dicts(value)
-    ]
-
-
-def _value(value: Any, depth: int = 0) -> dict[str, Any] | None:
-    """Returns a clean ``AnyValue``; None where there is none or it is nested deeper than is read."""
-    if not isinstance(value, dict):
-        return None
-    for kind, inner in value.items():
-        if kind in ("stringValue", "bytesValue") and isinstance(inner, str):
-            return {kind: _text(inner)}
-        if kind == "boolValue" and isinstance(inner, bool):
-            return {kind: inner}
-        if kind == "intValue":
-            try:
-                return {kind: str(_int64(inner))}
-            except (TypeError, ValueError, OverflowError):
-                return {"stringValue": str(inner)}
-        if kind == "doubleValue":
-            return _double(inner)
-        if kind in ("arrayValue", "kvlistValue") and isinstance(inner, dict) and depth == 0:
-            return {kind: {"values": _nested(kind, inner)}}
-    return None
-
-
-def _nested(kind: str, value: dict[str, Any]) -> list[Any]:
-    items = list(_dicts(value.get("values")))
-    if kind == "arrayValue":
-        return [_value(item, 1) for item in items]
-    return [{"key": str(item.get("key") or ""), "value": _value(item.get("value"), 1)} for item in items]
-
-
-def _double(value: Any) -> dict[str, Any] | None:
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        return {"stringValue": str(value)}
-    return {"doubleValue": number} if math.isfinite(number) else {"stringValue": str(number)}

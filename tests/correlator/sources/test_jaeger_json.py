@@ -57,6 +57,17 @@ def test_short_ids_other_references_types_and_errors(samples):
             {"key": "ratio", "type": "float64", "value": 1},
             {"key": "flag", "type": "bool", "value": False},
         ],
+        "logs": [
+            {
+                "timestamp": 1_700_000_000_000_003,
+                "fields": [
+                    {"key": "event", "type": "string", "value": "exception"},
+                    {"key": "exception.type", "type": "string", "value": "OOM"},
+                ],
+            },
+            {"timestamp": 1_700_000_000_000_004, "fields": [{"key": "event", "value": "retry"}, None]},
+            None,
+        ],
     }
     process = {"serviceName": "s", "tags": [{"key": "host.name", "type": "string", "value": "h"}]}
     trace = {"traceID": "abc", "spans": [span, {"spanID": "2"}], "processes": {"p1": process}}
@@ -65,6 +76,8 @@ def test_short_ids_other_references_types_and_errors(samples):
     assert (row["trace_hi"], row["trace_lo"], row["span_id"], row["parent_id"]) == (0, 0xABC, 1, 9)
     assert (row["kind"], row["status"], row["global_step"], row["domain"]) == (4, 2, 7, "h")
     assert row["end_ns"] - row["start_ns"] == 7000
-    assert json.loads(row["attributes"]) == {"ratio": 1.0, "flag": False, "otel.status_description": "boom"}
+    assert json.loads(row["attributes"]) == {
+        **{"ratio": 1.0, "flag": False, "otel.status_description": "boom", "exception.type": "OOM"},
+    }
     assert ingested.links.to_pylist() == [{"row": 0, "trace_hi": 0, "trace_lo": 0xDEF, "span_id": 8}]
     assert ingested.skipped == {"wrong_type": 1}

@@ -127,11 +127,33 @@ def test_other_attributes_become_json_of_the_same_type(samples):
         "list": ["a", 1, False],
         "empty": [],
         "map": {"k": 0.5, "l": "m"},
+        "deep": [{"k": [1, {"l": [True, 0.25]}]}, []],
         'key"odd': "x",
     }
     text = samples.row(samples.traces(samples.span(1, attributes)))["attributes"]
     assert json.loads(text) == attributes
     assert '"double":1.0' in text  # not the integer 1
+
+
+def exception(samples, kind, message, name="exception"):
+    said = {"exception.type": kind, "exception.message": message, "exception.stacktrace": "at line 1\n" * 99}
+    return {"name": name, "timeUnixNano": str(samples.t0), "attributes": samples.pairs(said)}
+
+
+def test_the_last_exception_is_kept_with_the_attributes(samples):
+    events = [
+        exception(samples, "Old", "x"),
+        exception(samples, "ResourceExhausted", 'OOM "here"\n'),
+        exception(samples, "N", "n", name="retry"),
+    ]
+    own = samples.span(2, {"exception.type": "Mine"}, events=events[:1])
+    rows = samples.read(samples.traces(samples.span(1, {"a": 1}, events=events), own, samples.span(3)))
+    found = rows.spans["attributes"].to_pylist()
+    assert json.loads(found[0]) == {
+        **{"a": 1, "exception.type": "ResourceExhausted", "exception.message": 'OOM "here"\n'},
+    }
+    assert json.loads(found[1]) == {"exception.type": "Mine", "exception.message": "x"}
+    assert found[2] is None
 
 
 def test_numbers_and_enums_as_other_writers_have_them_mean_the_same(samples):
@@ -281,7 +303,7 @@ def test_lone_surrogates_nan_and_deep_nesting_do_no_harm(samples):
     )
     ingested = samples.read(odd, samples.traces(samples.span(2)), "[" * 100_000)
     assert ingested.spans["span_id"].to_pylist() == [1, 2]
-    assert json.loads(ingested.spans["attributes"][0].as_py()) == {"a": "?", "b": "nan"}
+    assert json.loads(ingested.spans["attributes"][0].as_py()) == {"a": "?", "b": "NaN"}
     assert ingested.skipped == {"not_json": 1}
 
 

@@ -53,17 +53,22 @@ SCALARS = st.one_of(
 )
 ATTRIBUTES = st.dictionaries(
     st.sampled_from(["a", 'b"', "tensorflow.global_step", "tensorflow.worker", "tensorflow.seq", "ü"]),
-    st.one_of(
-        SCALARS, st.lists(SCALARS, max_size=3), st.dictionaries(st.text(max_size=3), SCALARS, max_size=2)
+    st.recursive(
+        SCALARS,
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+        max_leaves=5,
     ),
     max_size=6,
 )
+EVENTS = st.lists(st.tuples(st.sampled_from(["exception", "retry"]), ATTRIBUTES), max_size=2)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
 @given(
     everything=st.lists(
-        st.lists(st.tuples(ATTRIBUTES, st.integers(0, 5), st.integers(0, 2), st.booleans()), max_size=4),
+        st.lists(
+            st.tuples(ATTRIBUTES, st.integers(0, 5), st.integers(0, 2), st.booleans(), EVENTS), max_size=4
+        ),
         min_size=1,
         max_size=4,
     ),
@@ -73,10 +78,14 @@ def test_protobuf_and_json_of_the_same_spans_read_the_same(samples, everything, 
     documents, number = [], 0
     for spans in everything:
         made = []
-        for attributes, kind, code, linked in spans:
+        for attributes, kind, code, linked, events in spans:
             number += 1
             link = {"traceId": f"{number:032x}", "spanId": f"{2**64 - number:016x}"}
             fields = {"kind": kind, "status": {"code": code, "message": "m" * code}, "links": [link] * linked}
+            fields["events"] = [
+                {"name": name, "attributes": samples.pairs({**said, "exception.type": "E"})}
+                for name, said in events
+            ]
             parent = {"parentSpanId": f"{number - 1:016x}"} if number > 1 else {}
             made.append(samples.span(number, attributes, **fields, **parent))
         documents.append(samples.traces(*made, resource={"service.name": "s", **resource}))
