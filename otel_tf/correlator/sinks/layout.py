@@ -173,7 +173,9 @@ def times(start_ns: Int, end_ns: Int, parent: Int, group: Int, waited_for: Mask)
     """Returns the times to show, ns: siblings in the order of their rows, children inside their parents.
 
     A start moves only if its whole microsecond is not after the one of the sibling before, or lies
-    before its parent's. An end moves only to enclose the children that were waited for.
+    before its parent's. An end moves only to enclose the children that were waited for, and to make the
+    duration whole microseconds: Jaeger cuts start and duration down to those, so that a child might end
+    after its parent.
 
     Args:
         start_ns: Corrected starts.
@@ -197,8 +199,9 @@ def times(start_ns: Int, end_ns: Int, parent: Int, group: Int, waited_for: Mask)
         spaced = _strictly_rising(moved // 1000, number)
         start[rows] = np.where(spaced > moved // 1000, spaced * 1000, moved)
     end = np.maximum(end, start)
-    for level in levels[:0:-1]:
-        inside = level[waited_for[level]]
+    for level in levels[::-1]:
+        end[level] = start[level] - (start[level] - end[level]) // 1000 * 1000
+        inside = level[waited_for[level] & (parent[level] >= 0)]
         np.maximum.at(end, parent[inside], end[inside])
     return start, end
 

