@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import threading
 import time
 import weakref
 from collections.abc import Callable
@@ -40,6 +41,8 @@ _KNOWN_OPS = ("CollectiveReduceV2", "CollectiveGatherV2")
 _INSTANCE_KEY = 3
 #: Keeps our ops' names apart from the user's, which stay as they are.
 _SCOPE = "otel_tf"
+#: Set once a graph of this process has stamps.
+_stamped_before = threading.Event()
 #: Where a graph carries its stamps: not in a table of ours, which would keep it alive.
 _STAMPS = "_otel_tf_stamps"
 
@@ -87,6 +90,9 @@ class CollectiveSeam(Seam):
         # `batch_all_reduce` and `all_gather` come through these two.
         seams.wrap(launcher, "all_reduce", self._stamped)
         seams.wrap(launcher, "_all_gather", self._stamped)
+        if _stamped_before.is_set():
+            # Graphs that an earlier `instrument` found go on stamping.
+            self._start()
 
     def detach(self) -> None:
         """Stops fetching; graphs that are traced already go on stamping into a ring that stays bounded."""
@@ -168,6 +174,7 @@ class CollectiveSeam(Seam):
         if self._draining:
             return
         self._draining = True
+        _stamped_before.set()
         self._steps.follow(self._spans.step_ended)
         interval_s = max(self._settings.flush_interval_ms, 10) / 1000
         self._forget = [

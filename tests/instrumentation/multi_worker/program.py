@@ -115,13 +115,17 @@ def fit(strategy: Any) -> dict[str, Any]:
     return {name: [float(value).hex() for value in values] for name, values in history.history.items()}
 
 
-def again_without_stamps(job: Job, x: Any, y: Any) -> None:
-    """A second instrumentation of the same processes, with the stamps turned off."""
+def again(job: Job, x: Any, y: Any) -> None:
+    """Further instrumentations of the same processes: with the stamps turned off, and of an old graph."""
     with otel_tf.instrument(job.strategy, collective_stamps=False) as handle:
         step = job.traced_anew(x, y)
         step(x, y)
         handle.flush()
-        say(second_run=handle.run_id, second_dir=str(handle.run_dir), second_stamps=stamps_in(step))
+        say(run_id=handle.run_id, run_dir=str(handle.run_dir), stamps=stamps_in(step))
+    with otel_tf.instrument(job.strategy) as handle:
+        job.train_step(x, y)
+        handle.flush()
+        say(run_id=handle.run_id, run_dir=str(handle.run_dir))
 
 
 def with_devices(count: int) -> None:
@@ -207,7 +211,7 @@ def main() -> None:
     answers["restored"] = [now is then for now, then in zip(originals(), before, strict=True)]
     answers["after_uninstrument"] = float(job.train_step(x, y)).hex()
     if handle is not None and args.fit:
-        again_without_stamps(job, x, y)
+        again(job, x, y)
     say(**answers)
 
 

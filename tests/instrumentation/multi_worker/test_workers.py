@@ -60,12 +60,11 @@ def recorded(job: tuple[Path, list[Worker]]) -> list[SpooledSpan]:
 
 def test_workers_agree_on_a_name(job: tuple[Path, list[Worker]], recorded: list[SpooledSpan]) -> None:
     folder, (chief, other) = job
-    name = chief.said[0]["run_id"]
-    assert other.said[0]["run_id"] == name
-    second = chief.said[1]["second_run"]
-    assert other.said[1]["second_run"] == second != name
-    # Nothing was ever written under the name that the other had made for itself.
-    assert {path.name for path in (folder / "otel-tf-runs").iterdir()} == {name, second}
+    name, second, third = names = [said["run_id"] for said in chief.said[:3]]
+    assert [said["run_id"] for said in other.said[:3]] == names
+    assert len({name, second, third}) == 3
+    # Nothing was ever written under the names that the other had made for itself.
+    assert {path.name for path in (folder / "otel-tf-runs").iterdir()} == {name, second, third}
     assert {span.resource["tensorflow.run.id"] for span in recorded} == {name}
     assert {span.resource["service.instance.id"] for span in recorded} == {
         f"{name}/worker:0",
@@ -161,10 +160,18 @@ def test_everything_is_restored(job: tuple[Path, list[Worker]]) -> None:
 def test_one_setting_turns_stamps_off(job: tuple[Path, list[Worker]]) -> None:
     for worker in job[1]:
         assert worker.said[0]["stamps"] > 0
-        assert worker.said[1]["second_stamps"] == 0
-    second = spans(Path(job[1][0].said[1]["second_dir"]))
+        assert worker.said[1]["stamps"] == 0
+    second = spans(Path(job[1][0].said[1]["run_dir"]))
     assert {span.name for span in second} >= {"step", "train_step"}
     assert not [span for span in second if span.name == "collective"]
+
+
+def test_graphs_of_an_earlier_instrumentation_go_on(job: tuple[Path, list[Worker]]) -> None:
+    third = by_worker(spans(Path(job[1][0].said[2]["run_dir"]), "collective"))
+    assert {worker: len(found) for worker, found in third.items()} == {
+        "worker:0": COLLECTIVES_A_STEP,
+        "worker:1": COLLECTIVES_A_STEP,
+    }
 
 
 def test_under_xla_there_are_no_stamps_and_it_is_said_once(job: tuple[Path, list[Worker]]) -> None:
