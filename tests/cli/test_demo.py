@@ -7,15 +7,16 @@ import os
 import subprocess
 import sys
 import urllib.parse
-import urllib.request
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from otel_tf import semconv
 from otel_tf.correlator import correlate
 from otel_tf.jaeger import Jaeger
+from tests.jaeger_ui import EVER, ask, parent_of, process_of, rows_of, tags_of
 from tests.spool import spans
 
 STEPS = 300
@@ -40,17 +41,17 @@ def demo(folder: Path, *arguments: str) -> dict[str, Any]:
     return found
 
 
-def ask(jaeger: Jaeger, **query: Any) -> list[dict[str, Any]]:
-    query |= {"limit": 10_000, "start": 0, "end": 4 * 10**15, "raw": "true"}
-    with urllib.request.urlopen(
-        f"{jaeger.ui}/api/traces?{urllib.parse.urlencode(query)}", timeout=60
-    ) as answer:
-        traces: list[dict[str, Any]] = json.load(answer)["data"]
-        return traces
+def recorded(jaeger: Jaeger, **query: Any) -> list[dict[str, Any]]:
+    """Returns the traces that the job sent, as they are stored."""
+    traces: list[dict[str, Any]] = ask(
+        jaeger, "/api/traces", service="otel-tf-demo", limit=10_000, raw="true", **EVER, **query
+    )
+    return traces
 
 
-def tags(span: dict[str, Any]) -> dict[str, Any]:
-    return {tag["key"]: tag["value"] for tag in span["tags"]}
+def logical_services(jaeger: Jaeger) -> list[str]:
+    prefix = f"otel-tf-demo{semconv.LOGICAL_SERVICE_SUFFIX}"
+    return [name for name in ask(jaeger, "/api/services") if name.startswith(prefix)]
 
 
 @pytest.fixture(scope="module")
@@ -75,50 +76,136 @@ def test_what_it_prints(run: tuple[Path, dict[str, Any]]) -> None:
 
 
 def test_every_step_is_in_jaeger(run: tuple[Path, dict[str, Any]], module_jaeger: Jaeger) -> None:
-    raw = [span for trace in ask(module_jaeger, service="otel-tf-demo") for span in trace["spans"]]
-    steps = [tags(span) for span in raw if span["operationName"] == "train_step"]
+    raw = [span for trace in recorded(module_jaeger) for span in trace["spans"]]
+    steps = [tags_of(span) for span in raw if span["operationName"] == "train_step"]
     assert sorted(step["tensorflow.global_step"] for step in steps) == list(range(1, STEPS + 1))
     assert {step["tensorflow.worker"] for step in steps} == {"worker:0", "worker:1"}
     assert len(raw) == len(spans(run[0]))
 
 
 def test_found_by_its_step(run: tuple[Path, dict[str, Any]], module_jaeger: Jaeger) -> None:
-    (trace,) = ask(module_jaeger, service="otel-tf-demo", tags='{"tensorflow.global_step":"7"}')
+    (trace,) = recorded(module_jaeger, tags='{"tensorflow.global_step":"7"}')
     assert {span["operationName"] for span in trace["spans"]} == {"closure", "dispatch", "train_step"}
 
 
+@pytest.mark.parametrize("grpc", ["query_grpc", None])
 def test_same_order_from_jaeger_as_from_the_run_directory(
-    run: tuple[Path, dict[str, Any]], module_jaeger: Jaeger
+    run: tuple[Path, dict[str, Any]], module_jaeger: Jaeger, grpc: str | None
 ) -> None:
-    there = correlate(f"jaeger+{module_jaeger.ui}?run=demo-test")
+    by = getattr(module_jaeger, grpc) if grpc else "none"
+    there = correlate(f"jaeger+{module_jaeger.ui}?run=demo-test&grpc={by}")
     here = correlate(str(run[0]))
     assert there.report["violations"] == here.report["violations"] == 0
     assert there.report["spans"] == here.report["spans"]
     assert there.report["steps"] == here.report["steps"]
     assert there.report["wall_clock_inversions"] == here.report["wall_clock_inversions"]
+    assert there.report["missing"] == {"parents": 0, "closures": 0, "sequence": 0}
+    assert there.spans["span_id"].to_pylist() == here.spans["span_id"].to_pylist()
+    # The run directory also has snapshots of the clocks.
+    for name in ("corrected_start_ns", "corrected_end_ns"):
+        assert np.abs(there.spans[name].to_numpy() - here.spans[name].to_numpy()).max() < 1000
 
 
-def test_logical_traces_are_in_step_order(run: tuple[Path, dict[str, Any]], module_jaeger: Jaeger) -> None:
-    traces = {
+@pytest.fixture(scope="module")
+def logical(run: tuple[Path, dict[str, Any]], module_jaeger: Jaeger) -> list[dict[str, Any]]:
+    """The traces that were written back, as the user interface gets them."""
+    found = {
         trace["traceID"]: trace
-        for worker in ("worker:0", "worker:1")
-        for trace in ask(module_jaeger, service=f"otel-tf-demo{semconv.LOGICAL_SERVICE_SUFFIX} {worker}")
+        for service in logical_services(module_jaeger)
+        for trace in ask(module_jaeger, "/api/traces", service=service, limit=10_000, **EVER)
     }
-    rows = [
-        span for trace in traces.values() for span in trace["spans"] if span["operationName"] == "train_step"
+    return list(found.values())
+
+
+def test_every_row_of_every_logical_trace_is_in_order(
+    run: tuple[Path, dict[str, Any]], logical: list[dict[str, Any]]
+) -> None:
+    shown = []
+    for trace in logical:
+        rows = rows_of(trace)
+        assert len(rows) == len(trace["spans"]), "every span hangs in the tree"
+        by_parent: dict[str | None, list[tuple[int, int]]] = {}
+        for depth, span in rows:
+            tags = tags_of(span)
+            assert span["warnings"] is None
+            if depth == 0 and span["operationName"] == semconv.SPAN_STEPS:
+                continue
+            assert isinstance(tags[semconv.LOGICAL_SHIFT_NS], int)
+            assert 0 <= tags[semconv.LOGICAL_ERROR_NS] < 60e9
+            pair = (span["startTime"], tags[semconv.LOGICAL_ORDER])
+            by_parent.setdefault(parent_of(span), []).append(pair)
+            shown.append(tags[semconv.LOGICAL_ORIGINAL_SPAN])
+        for pairs in by_parent.values():
+            starts, orders = zip(*pairs, strict=True)
+            # Rows are drawn by start; no two siblings share one, so nothing is left to chance.
+            assert list(starts) == sorted(set(starts))
+            assert list(orders) == sorted(set(orders))
+    expected = [span.span_id for span in spans(run[0]) if span.name != semconv.SPAN_CLOCK_PROBE]
+    assert sorted(shown) == sorted(expected)
+
+
+def test_children_lie_inside_their_parents(logical: list[dict[str, Any]]) -> None:
+    checked = 0
+    for trace in logical:
+        by_id = {span["spanID"]: span for span in trace["spans"]}
+        for span in trace["spans"]:
+            parent = by_id.get(parent_of(span) or "")
+            if parent is not None:
+                assert parent["startTime"] <= span["startTime"]
+                assert span["startTime"] + span["duration"] <= parent["startTime"] + parent["duration"]
+                checked += 1
+    assert checked >= 3 * STEPS
+
+
+def test_steps_are_in_step_order_within_a_worker(logical: list[dict[str, Any]]) -> None:
+    steps = [
+        (span["startTime"], tags_of(span), process_of(trace, span)["service"])
+        for trace in logical
+        for span in trace["spans"]
+        if span["operationName"] == "train_step"
     ]
-    # As the UI sorts: by start time in whole microseconds.
-    rows.sort(key=lambda span: span["startTime"])
-    order = [tags(span)[semconv.LOGICAL_ORDER] for span in rows]
-    assert len(rows) == STEPS
-    assert order == sorted(order)
+    steps.sort(key=lambda step: step[0])
+    assert len(steps) == STEPS
+    orders = [tags[semconv.LOGICAL_ORDER] for _, tags, _ in steps]
+    assert orders == sorted(orders)
     for worker in ("worker:0", "worker:1"):
-        mine = [
-            tags(span)["tensorflow.global_step"] for span in rows if tags(span)["tensorflow.worker"] == worker
-        ]
-        assert mine == sorted(mine), "a worker's steps are shown in step order"
-    originals = {tags(span)[semconv.LOGICAL_ORIGINAL_SPAN] for span in rows}
-    assert originals == {span.span_id for span in spans(run[0], "train_step")}
+        mine = [tags for _, tags, service in steps if service == f"otel-tf-demo.logical {worker}"]
+        assert {tags["tensorflow.worker"] for tags in mine} == {worker}
+        numbers = [tags["tensorflow.global_step"] for tags in mine]
+        assert numbers == sorted(numbers)
+
+
+def test_what_a_row_was_made_of_is_there(module_jaeger: Jaeger, logical: list[dict[str, Any]]) -> None:
+    there = {
+        trace["traceID"].rjust(32, "0"): {span["spanID"] for span in trace["spans"]}
+        for trace in recorded(module_jaeger)
+    }
+    rows = [tags_of(span) for trace in logical for span in trace["spans"]]
+    originals = [
+        (tags[semconv.LOGICAL_ORIGINAL_TRACE], tags[semconv.LOGICAL_ORIGINAL_SPAN])
+        for tags in rows
+        if semconv.LOGICAL_ORIGINAL_SPAN in tags
+    ]
+    assert len(originals) >= 3 * STEPS
+    assert [pair for pair in originals if pair[1] not in there.get(pair[0], ())] == []
+    # As the link in the user interface asks for it.
+    trace_id, span_id = originals[0]
+    (trace,) = ask(module_jaeger, f"/api/traces/{trace_id}")
+    assert span_id in {span["spanID"] for span in trace["spans"]}
+
+
+def test_what_was_written_back_is_not_corrected_again(
+    module_jaeger: Jaeger, logical: list[dict[str, Any]]
+) -> None:
+    services = "".join(f"&service={urllib.parse.quote(name)}" for name in logical_services(module_jaeger))
+    again = correlate(f"jaeger+{module_jaeger.ui}?grpc={module_jaeger.query_grpc}{services}")
+    assert again.report["violations"] == again.report["wall_clock_inversions"] == 0
+    assert again.report["domains"] == 1
+    rows = sorted(again.correlated.to_pylist(), key=lambda row: row["order"])
+    attributes = [json.loads(row["attributes"] or "{}") for row in rows]
+    orders = [of[semconv.LOGICAL_ORDER] for of in attributes if semconv.LOGICAL_ORDER in of]
+    assert orders == sorted(orders)
+    assert len(orders) >= 3 * STEPS
 
 
 def test_killed_worker(tmp_path: Path) -> None:
