@@ -26,7 +26,7 @@ class SparkEngine:
 
     Args:
         session: Default: the active session, else a new one. Where that runs is Spark's own business
-            (``spark-submit --master``, ``SPARK_REMOTE``, ``spark-defaults.conf``); unset, on this machine.
+            (``spark-submit --master``, ``SPARK_REMOTE``, ``spark-defaults.conf``); unset, in this process.
 
     Raises:
         UserError: PySpark or Java is not there.
@@ -49,6 +49,7 @@ class SparkEngine:
 
 def _session() -> SparkSession:
     try:
+        from pyspark import SparkConf
         from pyspark.errors import PySparkException
         from pyspark.sql import SparkSession
     except ImportError:
@@ -60,7 +61,13 @@ def _session() -> SparkSession:
         raise UserError(
             "--engine spark needs Java 17 or newer: none is on the PATH, and JAVA_HOME is not set"
         )
+    builder = SparkSession.builder.appName("otel-tf correlate")
     try:
-        return SparkSession.builder.appName("otel-tf correlate").getOrCreate()
+        if not os.environ.get("SPARK_REMOTE") and not SparkConf().contains("spark.master"):
+            # Nobody else has to reach a Spark inside this process.
+            builder = builder.master("local[*]").config("spark.ui.enabled", "false")
+            for key in ("spark.driver.host", "spark.driver.bindAddress"):
+                builder = builder.config(key, "127.0.0.1")
+        return builder.getOrCreate()
     except (PySparkException, OSError, RuntimeError) as error:
         raise UserError(f"Spark does not start: {str(error).splitlines()[0]}") from None
