@@ -3,12 +3,16 @@
 Jaeger sorts siblings by start time in whole microseconds and by nothing else, so the order is told by
 times: siblings start at least 1 µs apart, in causal order. A trace is one step of a synchronous run, or a
 window of steps of an asynchronous one; spans without any step keep the trace they had. All get new trace
-ids, made from the run id and the step, so that writing the same run twice writes the same spans.
+ids, made from the run id, the step and what was found out: writing the same result twice writes the same
+spans, which Jaeger shows once; another result of the same run becomes traces beside the first, since
+Jaeger keeps both of two spans with one id and would draw every row twice.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import itertools
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -119,15 +123,17 @@ def logical(result: Result) -> Logical:
     span_id = layout.unique_ids(group, span_id[order])
     place_of_row = np.full(result.correlated.num_rows, -1)
     place_of_row[by_order] = place[:count]
-    links = _links(result.links, _Targets(spans, group, groups.traces, span_id), place_of_row, parent)
     start, end = _times(spans, group, parent)
+    parent_id = np.where(parent >= 0, span_id[parent], 0)
+    traces = _trace_ids(groups.traces, group, [span_id, parent_id, start, end, *_found_out(spans)])
+    links = _links(result.links, _Targets(spans, group, traces, span_id), place_of_row, parent)
     resources, resource = _resources(spans, run, result.report.get("reference"))
     return Logical(
         spans=spans,
         trace=group,
-        traces=groups.traces,
+        traces=traces,
         span_id=span_id,
-        parent_id=np.where(parent >= 0, span_id[parent], 0),
+        parent_id=parent_id,
         start_ns=start,
         end_ns=end,
         resource=resource,
@@ -135,6 +141,27 @@ def logical(result: Result) -> Logical:
         links=links,
         warnings=clock_warnings(spans, result.report.get("clocks") or []),
     )
+
+
+def _found_out(spans: pa.Table) -> list[Int]:
+    """Returns what the correlator found out about spans and writes beside their times."""
+    names = [
+        name
+        for name in ("order", "shift_ns", "error_ns", "staleness", "wait_ns")
+        if name in spans.column_names
+    ]
+    return [spans[name].fill_null(-1).to_numpy() for name in names]
+
+
+def _trace_ids(names: list[int], group: Int, content: list[Int]) -> list[int]:
+    """Returns a trace id for each trace, made from its name and its content (columns, sorted by trace)."""
+    rows = np.stack(content, axis=1)
+    firsts = np.searchsorted(group, np.arange(len(names) + 1))
+    digests = [
+        hashlib.blake2b(rows[begin:end].tobytes(), digest_size=16).hexdigest()
+        for begin, end in itertools.pairwise(firsts.tolist())
+    ]
+    return [ids.trace_id("logical", *pair) for pair in zip(names, digests, strict=True)]
 
 
 def _group(spans: pa.Table, parent: Int, run: str) -> _Groups:

@@ -128,6 +128,18 @@ def test_writing_twice_shows_every_span_once(jaeger, synchronous):
     assert sum(len(trace["spans"]) for trace in traces) == 90
 
 
+def test_another_result_is_shown_beside_the_first(jaeger, synchronous):
+    running = jaeger()
+    sinks.write(synchronous.result(), f"jaeger={running.otlp_http}", print)
+    by_another_clock = correlate(synchronous.write(), reference="boot-worker:1")
+    sinks.write(by_another_clock, f"jaeger={running.otlp_http}", print)
+    traces = traces_of(running, "mnist.logical worker:0", 20)
+    assert [len(trace["spans"]) for trace in traces] == [9] * 20
+    for trace in traces:
+        assert len({span["spanID"] for span in trace["spans"]}) == 9
+        assert {span["warnings"] for span in trace["spans"]} == {None}
+
+
 def test_a_link_and_a_warning_arrive_as_such(jaeger, asynchronous):
     running = jaeger()
     result = asynchronous.result()
