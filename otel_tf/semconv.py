@@ -60,6 +60,7 @@ FUNCTION_NAME: Final = "tensorflow.function.name"
 FUNCTION_TRACING_COUNT: Final = "tensorflow.function.tracing_count"
 FUNCTION_SIGNATURE: Final = "tensorflow.function.signature"
 CHECKPOINT_PATH: Final = "tensorflow.checkpoint.path"
+SESSION_CAUSE: Final = "tensorflow.session.cause"
 
 # -- parameter-server closures -----------------------------------------------------
 CLOSURE_ID: Final = "tensorflow.closure.id"

@@ -25,6 +25,7 @@ from otel_tf.instrumentation.multi_worker.workers import WorkersSeam
 from otel_tf.instrumentation.parameter_server.coordinator import CoordinatorSeam
 from otel_tf.instrumentation.run_spans import RunSpans
 from otel_tf.instrumentation.seams import Seam, Seams
+from otel_tf.instrumentation.session.seam import SessionSeam
 from otel_tf.instrumentation.steps import Steps
 from otel_tf.instrumentation.tracing import TracingSeam
 from otel_tf.telemetry import Pipeline, start
@@ -170,6 +171,7 @@ def _seams(pipeline: Pipeline, settings: config.Settings, identity: Identity, st
         DataWaitSeam(pipeline, steps),
         checkpoints,
         KerasSeam(steps, run_spans, checkpoints),
+        SessionSeam(pipeline, identity, steps, run_spans, checkpoints),
         CoordinatorSeam(pipeline, settings, identity, steps.around),
         CollectiveSeam(pipeline, settings, identity, steps.spans),
         WorkersSeam(pipeline, settings, identity),

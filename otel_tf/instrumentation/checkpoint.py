@@ -30,6 +30,7 @@ class CheckpointSeam(Seam):
         self._steps = steps
         self._around = steps.around
         self._run_spans = run_spans
+        self._on_restore: list[Callable[[], object]] = []
 
     def attach(self, seams: Seams) -> None:
         """Wraps the savers below `tf.train.Checkpoint` and the one of TensorFlow 1.
@@ -41,6 +42,10 @@ class CheckpointSeam(Seam):
         seams.wrap(checkpoint.TrackableSaver, "restore", self._restore_eagerly)
         seams.wrap(saver.Saver, "save", self._save_session)
         seams.wrap(saver.Saver, "restore", self._restore_session)
+
+    def on_restore(self, callback: Callable[[], object]) -> None:
+        """Calls ``callback`` after every restore, guarded."""
+        self._on_restore.append(callback)
 
     def save(self, wrapped: Call, args: tuple[Any, ...], kwargs: dict[str, Any], path: Any) -> Any:
         """Runs what saves variables, as a span; what it calls that saves too is part of it."""
@@ -63,6 +68,8 @@ class CheckpointSeam(Seam):
                 if name == semconv.SPAN_CHECKPOINT_RESTORE:
                     with _RESTORED:
                         later[semconv.STEP_BEFORE], later[semconv.STEP_AFTER] = self._steps.restored()
+                        for callback in self._on_restore:
+                            callback()
                 return result
         finally:
             around.checkpointing = False

@@ -39,6 +39,7 @@ _FIELDS: dict[str, tuple[str, ...]] = {
         semconv.FUNCTION_TRACING_COUNT,
         semconv.FUNCTION_SIGNATURE,
     ),
+    semconv.SPAN_SESSION_RECREATE: (semconv.SESSION_CAUSE, semconv.ERROR_ORIGIN_WORKER),
     semconv.SPAN_CHECKPOINT_SAVE: (semconv.CHECKPOINT_PATH,),
     semconv.SPAN_CHECKPOINT_RESTORE: (semconv.CHECKPOINT_PATH,),
 }
@@ -58,6 +59,7 @@ class RunSpan:
     epoch: int | None
     before: int | None
     attributes: Attributes
+    end_mono_ns: int = 0
     ended: bool = False
 
 
@@ -93,6 +95,12 @@ class RunSpans:
         around.told = 0
         return span
 
+    def stop(self, span: RunSpan) -> None:
+        """Ends a span whose attributes are not all known yet; `end` is to follow, from any thread."""
+        if not span.end_mono_ns:
+            span.end_mono_ns = time.monotonic_ns()
+            self._around.parent = span.parent
+
     def end(self, span: RunSpan, error: BaseException | None = None, attributes: Attributes = _NONE) -> None:
         """Ends a span and writes it; once.
 
@@ -104,8 +112,7 @@ class RunSpans:
         if span.ended:
             return
         span.ended = True
-        end_mono_ns = time.monotonic_ns()
-        self._around.parent = span.parent
+        self.stop(span)
         seq, mono_ns, start_ns = span.begun
         given = {
             semconv.STEP_BEFORE: span.before,
@@ -124,7 +131,7 @@ class RunSpans:
             span.span_id,
             span.parent,
             start_ns,
-            start_ns + end_mono_ns - mono_ns,
+            start_ns + span.end_mono_ns - mono_ns,
             tuple(given.get(field) for field in layout.fields),
             problem,
             (),

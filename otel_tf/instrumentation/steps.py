@@ -33,6 +33,7 @@ class Steps:
     Attributes:
         around: What the loops around the steps have told us, by thread.
         spans: Makes the spans.
+        at: Number of the last step of this process; None before the first.
     """
 
     def __init__(self, pipeline: Pipeline, identity: Identity) -> None:
@@ -43,16 +44,11 @@ class Steps:
         self._lock = threading.Lock()
         self._streams: dict[int | None, Stream] = {}
         self._local = 0
-        self._at: int | None = None
+        self.at: int | None = None
         self._name_incarnation()
         _all_steps.add(self)
 
     # -- numbers -----------------------------------------------------------------------------------------
-
-    @property
-    def at(self) -> int | None:
-        """Number of the last step of this process; None before the first."""
-        return self._at
 
     def stream_of(self, counter: Any | None) -> Stream:
         """Returns the stream of a variable that counts steps, or the one of all that have none."""
@@ -83,25 +79,33 @@ class Steps:
                 stream.number = max(told, stream.number or 0)
                 stream.stale = False
 
+    def set(self, stream: Stream, number: int) -> None:
+        """Sets the number of the last step applied, as a session was asked for it."""
+        with self._lock:
+            self._move(stream, number)
+
+    def _move(self, stream: Stream, number: int) -> None:
+        if stream.number is not None and number < stream.number:
+            stream.rewound_from = stream.number
+        if self.at == stream.number:
+            self.at = number
+        stream.number = number
+        stream.stale = False
+
     def restored(self) -> tuple[int | None, int | None]:
         """Asks all counters after variables were restored.
 
         Returns:
             The number of the last step before, and the number that training goes on from, where known.
         """
-        before = self._at
+        before = self.at
         for stream in list(self._streams.values()):
             told = stream.read()
             if told is None or stream.number is None:
                 continue
             with self._lock:
-                if told < stream.number:
-                    stream.rewound_from = stream.number
-                if self._at == stream.number:
-                    self._at = told
-                stream.number = told
-                stream.stale = False
-        return before, self._at
+                self._move(stream, told)
+        return before, self.at
 
     # -- steps that a loop declares ----------------------------------------------------------------------
 
@@ -216,7 +220,7 @@ class Steps:
                 stream.stale = False
             self._local += steps
             local = self._local
-            self._at = step if error is None else self._at
+            self.at = step if error is None else self.at
             rewound_from, stream.rewound_from = stream.rewound_from, None
         around = self.around
         waits, around.waits = around.waits, ()

@@ -44,7 +44,7 @@ class Stream:
         try:
             with tf.init_scope():
                 return int(counter.numpy())
-        except (tf.errors.OpError, ValueError, NotImplementedError):
+        except (tf.errors.OpError, ValueError, NotImplementedError, AttributeError):
             return None
 
 
