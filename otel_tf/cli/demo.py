@@ -28,7 +28,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--jaeger",
         metavar="URL|none",
         help="OTLP/HTTP endpoint of a Jaeger, such as http://localhost:4318; none sends nothing. Default: "
-        "start one, where a binary is at hand, and leave it running",
+        "start one, where a binary is at hand (at the usual ports, if they are free), and leave it running",
     )
     parser.add_argument(
         "--kill-worker", action="store_true", help="kill the last worker in the middle; it is started again"
@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
     if args.format == "json":
         print(json.dumps(found))
     else:
-        print_table(found, viewer)
+        print_table(found, viewer, variables["OTEL_SERVICE_NAME"])
     return 1 if found["violations"] else 0
 
 

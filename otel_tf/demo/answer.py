@@ -38,13 +38,21 @@ def answer(
         "violations": report["violations"],
         "edges": report["edges"],
         "clocks": report["clocks"],
+        "reference": report["reference"],
+        "example": dict(zip(("step", "worker"), example_step(result), strict=True)),
         "false_clocks": clocks.problem is None,
         "jaeger_url": jaeger_url,
     }
 
 
-def print_table(found: dict[str, Any], viewer: Viewer) -> None:
-    """Prints the answer for a person."""
+def print_table(found: dict[str, Any], viewer: Viewer, service: str) -> None:
+    """Prints the answer for a person.
+
+    Args:
+        found: What `answer` returned.
+        viewer: The Jaeger that shows it, if any.
+        service: Name under which the cluster recorded its spans.
+    """
     run_dir, run_id = found["run_dir"], found["run_id"]
     print(f"Run {run_id}: test accuracy {found['accuracy']:.3f}, {found['spans']:,} spans")
     print(f"  closures {found['closures']:,}, retries {found['retries']:,}")
@@ -53,7 +61,7 @@ def print_table(found: dict[str, Any], viewer: Viewer) -> None:
         stale = found["staleness"].get(worker)
         numbers = f"{stale['p50']:.0f} / {stale['p99']:.0f} / {stale['max']}" if stale else "-"
         print(f"  {worker:<10} {steps:>6,}   {numbers}")
-    print("\nClock          offset            drift")
+    print(f"\nClock, ahead of {found['reference']} by          drift")
     for clock in found["clocks"]:
         if clock["offset_ns"] is None:
             print(f"  {clock['domain']:<12} unknown")
@@ -65,11 +73,40 @@ def print_table(found: dict[str, Any], viewer: Viewer) -> None:
         f"{found['wall_clock_inversions']:,} in the wrong order; {found['violations']} remain."
     )
     print(f"\nThe run lies in {run_dir}")
-    print(f"  again:       otel-tf correlate {run_dir}")
-    print(viewer.note)
-    if viewer.ui:
-        print(f"  as recorded: {viewer.ui}/search?service=otel-tf-demo")
-        print(f"  in order:    {viewer.ui}/search?service=otel-tf-demo.logical%20worker%3A0")
-        print(f"  from there:  otel-tf correlate 'jaeger+{viewer.ui}?run={run_id}'")
-    elif viewer.otlp is None:
-        print(f"  to see it in a Jaeger: otel-tf correlate {run_dir} --to jaeger=http://localhost:4318")
+    print(f"  the whole report:  otel-tf correlate {run_dir}")
+    print(f"\n{viewer.note}")
+    _print_where(found, viewer, service)
+
+
+def example_step(result: Result) -> tuple[int, str]:
+    """Returns a step in the middle of the run, and the worker that took it."""
+    spans = result.spans.select(["name", "global_step", "worker"])
+    steps = spans.filter(pc.equal(spans["name"].cast("string"), semconv.SPAN_TRAIN_STEP)).drop_null()
+    row = steps.slice(steps.num_rows // 2, 1).to_pylist()
+    return (int(row[0]["global_step"]), str(row[0]["worker"])) if row else (1, "worker:0")
+
+
+def _print_where(found: dict[str, Any], viewer: Viewer, service: str) -> None:
+    """Prints what to click or type to see one step as it was recorded and as it was."""
+    step, worker = found["example"]["step"], found["example"]["worker"]
+    logical = f"{service}{semconv.LOGICAL_SERVICE_SUFFIX} {worker}"
+    tags = f"{semconv.GLOBAL_STEP}={step}"
+    if viewer.otlp is None:
+        run_dir = found["run_dir"]
+        print(f"  into a Jaeger:     otel-tf correlate {run_dir} --to jaeger=http://localhost:4318")
+        print(f"  or into a file for the upload in Jaeger's UI:  --to otlp={run_dir}/in-order.jsonl")
+        return
+    if viewer.ui is None:
+        print(f"  step {step} as its clocks had it:  in Jaeger's search, Service {service}, Tags {tags}")
+        print(f"  and in order:  Service {logical}, the same Tags")
+        return
+    if not viewer.has_pages:
+        print(
+            "  This build of Jaeger has no web interface, only the API; releases have one, and so has the "
+            "Docker image (otel-tf jaeger --docker)."
+        )
+    print(f"  step {step} as its clocks had it:  {viewer.search(service, step)}")
+    print(f"  the steps around it in order:  {viewer.search(logical, step)}")
+    if viewer.has_pages:
+        print(f"  another step:  in the search, Tags {semconv.GLOBAL_STEP}=N")
+    print(f"  the report from there:  otel-tf correlate '{viewer.source(found['run_id'])}'")

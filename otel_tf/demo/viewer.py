@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from typing import TYPE_CHECKING
+from urllib.parse import quote, urlencode
 
+from otel_tf import semconv
 from otel_tf.errors import OtelTfError
 
 if TYPE_CHECKING:
@@ -19,14 +21,18 @@ class Viewer:
     """Where the spans are sent and seen.
 
     Attributes:
+        note: A line on how it came to be there, or why there is none.
         otlp: OTLP/HTTP base URL; None: nothing is sent.
         ui: Base URL of the user interface and its API, where known.
-        note: A line on how it came to be there, or why there is none.
+        grpc: ``host:port`` of its query API over gRPC, where known and not the usual one beside ``ui``.
+        has_pages: Whether there is a web interface at ``ui``, and not just the API.
     """
 
-    otlp: str | None
-    ui: str | None
     note: str
+    otlp: str | None = None
+    ui: str | None = None
+    grpc: str | None = None
+    has_pages: bool = True
 
     @classmethod
     def find(cls, given: str | None) -> Viewer:
@@ -36,25 +42,37 @@ class Viewer:
             OtelTfError: A Jaeger is at hand but does not start.
         """
         if given == "none":
-            return cls(None, None, "Nothing was sent to a Jaeger (--jaeger none).")
+            return cls("Nothing was sent to a Jaeger (--jaeger none).")
         if given:
-            return cls(given.rstrip("/"), None, f"Sent to {given}.")
-        from otel_tf.jaeger import find_binary, start
+            return cls(f"Sent to {given}.", given.rstrip("/"))
+        from otel_tf.jaeger import DEFAULT_PORTS, find_binary, start
 
         binary = find_binary()
         if binary is None:
             return cls(
-                None,
-                None,
                 "No Jaeger binary is at hand (`make jaeger` builds one where Go is installed; "
-                "`otel-tf jaeger` tells the other ways).",
+                "`otel-tf jaeger` tells the other ways)."
             )
-        jaeger = start(binary, detached=True)
+        usual = not DEFAULT_PORTS.taken()
+        jaeger = start(binary, ports=DEFAULT_PORTS if usual else None, detached=True)
         return cls(
+            f"A Jaeger was started for it and stays, with the traces in memory; to end it: kill {jaeger.pid}",
             jaeger.otlp_http,
             jaeger.ui,
-            f"Jaeger was started for this and stays; its traces are in memory. To end it: kill {jaeger.pid}",
+            None if usual else jaeger.query_grpc,
+            jaeger.has_ui(),
         )
+
+    def source(self, run_id: str) -> str:
+        """Returns the run in this Jaeger as a source of ``otel-tf correlate``."""
+        return f"jaeger+{self.ui}?run={run_id}" + (f"&grpc={self.grpc}" if self.grpc else "")
+
+    def search(self, service: str, step: int) -> str:
+        """Returns the address that shows the trace of a step: a page, or the API's JSON where none is."""
+        tags = f'{{"{semconv.GLOBAL_STEP}":"{step}"}}'
+        query = {"service": service, "tags": tags}
+        path = "search" if self.has_pages else "api/traces"
+        return f"{self.ui}/{path}?{urlencode(query, quote_via=quote)}"
 
     def environment(self) -> dict[str, str]:
         """Returns the variables that make the cluster's processes send there, or nowhere."""

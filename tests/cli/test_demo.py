@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
+import re
 import subprocess
 import sys
 import urllib.parse
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +19,8 @@ import pytest
 
 from otel_tf import semconv
 from otel_tf.correlator import correlate
+from otel_tf.demo.answer import print_table
+from otel_tf.demo.viewer import Viewer
 from otel_tf.jaeger import Jaeger
 from tests.jaeger_ui import EVER, ask, parent_of, process_of, rows_of, tags_of
 from tests.spool import spans
@@ -86,6 +92,43 @@ def test_every_step_is_in_jaeger(run: tuple[Path, dict[str, Any]], module_jaeger
 def test_found_by_its_step(run: tuple[Path, dict[str, Any]], module_jaeger: Jaeger) -> None:
     (trace,) = recorded(module_jaeger, tags='{"tensorflow.global_step":"7"}')
     assert {span["operationName"] for span in trace["spans"]} == {"closure", "dispatch", "train_step"}
+
+
+def test_the_addresses_it_prints_show_a_step(
+    run: tuple[Path, dict[str, Any]], module_jaeger: Jaeger, capsys: pytest.CaptureFixture[str]
+) -> None:
+    viewer = Viewer("", module_jaeger.otlp_http, module_jaeger.ui, module_jaeger.query_grpc, has_pages=False)
+    print_table(run[1], viewer, "otel-tf-demo")
+    printed = capsys.readouterr().out
+    as_recorded, in_order = re.findall(r"http\S+api/traces\S+", printed)
+    step = run[1]["example"]["step"]
+    for address, expected in ((as_recorded, 3), (in_order, STEPS)):
+        with urllib.request.urlopen(address, timeout=30) as answer:
+            (trace,) = json.load(answer)["data"]
+        assert len(trace["spans"]) >= expected
+        assert step in {tags_of(span).get("tensorflow.global_step") for span in trace["spans"]}
+    (source,) = re.findall(r"otel-tf correlate '(jaeger\S+)'", printed)
+    assert correlate(source).report["run_id"] == "demo-test"
+
+
+@pytest.mark.parametrize("has_pages", [True, False])
+def test_what_there_is_to_do_at_the_end(run: tuple[Path, dict[str, Any]], has_pages: bool) -> None:
+    step, worker = run[1]["example"]["step"], run[1]["example"]["worker"]
+
+    def printed(viewer: Viewer) -> str:
+        with contextlib.redirect_stdout(io.StringIO()) as out:
+            print_table(run[1], viewer, "mine")
+        return out.getvalue()
+
+    none = printed(Viewer("none"))
+    assert "--to jaeger=http://localhost:4318" in none
+    given = printed(Viewer("given", "http://j:4318"))
+    assert f"Service mine.logical {worker}" in given
+    assert f"Service mine, Tags tensorflow.global_step={step}" in given
+    own = printed(Viewer("own", "http://j:4318", "http://j:16686", has_pages=has_pages))
+    assert ("has no web interface" in own) == (not has_pages)
+    assert ("http://j:16686/search?service=mine&tags=" in own) == has_pages
+    assert "'jaeger+http://j:16686?run=demo-test'" in own
 
 
 @pytest.mark.parametrize("grpc", ["query_grpc", None])

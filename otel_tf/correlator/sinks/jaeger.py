@@ -14,8 +14,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit, urlunsplit
 
+from otel_tf import semconv
 from otel_tf.correlator.sinks.encode_proto import Request, requests
-from otel_tf.correlator.sinks.logical import logical
+from otel_tf.correlator.sinks.logical import Logical, logical
 from otel_tf.errors import UserError
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ _UI_PORT, _GRPC_PORT = 16686, 4317
 _ATTEMPTS = 6
 _FIRST_PAUSE_S = 0.5
 _SAY_EVERY_S = 2.0
+_MOST_NAMED = 4
 
 
 def endpoint_of(url: str) -> str:
@@ -89,6 +91,17 @@ def write(result: Result, target: str, say: Callable[[str], None]) -> None:
         counts = f"{progress.rejected:,} of {progress.total:,}"
         raise UserError(f"jaeger={target}: {counts} spans were rejected: {progress.reason}")
     say(f"{progress.sent:,} spans in {len(traces.traces):,} traces sent to {endpoint}")
+    say(_how_to_find(traces))
+
+
+def _how_to_find(traces: Logical) -> str:
+    """Returns what to type into Jaeger's search."""
+    services = sorted({of[semconv.SERVICE_NAME] for of in traces.resources})
+    more = f" and {len(services) - _MOST_NAMED} more" if len(services) > _MOST_NAMED else ""
+    named = f"services {', '.join(services[:_MOST_NAMED])}{more}"
+    steps = traces.spans["global_step"].drop_null()
+    step = f"; one step by Tags, such as {semconv.GLOBAL_STEP}={steps[len(steps) // 2]}" if len(steps) else ""
+    return f"in Jaeger's search: {named}{step}"
 
 
 @dataclasses.dataclass
