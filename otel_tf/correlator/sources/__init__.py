@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import os
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from otel_tf.correlator.sources import select
-from otel_tf.correlator.sources.files import Format, damage_of, decompress, find, open_binary
+from otel_tf.correlator.sources.chunks import Piece
+from otel_tf.correlator.sources.files import find
 from otel_tf.correlator.sources.missing import missing
-from otel_tf.correlator.sources.otlp_json import Lines, Piece, parse_lines, split_lines
-from otel_tf.correlator.sources.otlp_proto import Messages, fields, frames, parse_messages, split_message
+from otel_tf.correlator.sources.parts import parts_of
+from otel_tf.correlator.sources.readers import read_parts
 from otel_tf.correlator.sources.skipped import Skipped
 from otel_tf.correlator.tables import CLOCKS, Ingested
 from otel_tf.errors import UserError
 
 __all__ = ["read"]
-
-_Job = Callable[[], Piece]
 
 _SAY_EVERY_S = 2.0
 
@@ -60,7 +56,9 @@ def read(
         elif "://" in spec:
             raise UserError(f"{spec}: the only addresses known here are jaeger+http://… and jaeger+https://…")
         else:
-            pieces += _told(_run_jobs(_jobs(Path(spec), number, skipped)), spec, say)
+            files = find(Path(spec))
+            size = sum(file.stat().st_size for file, _ in files)
+            pieces += _told(read_parts(parts_of(files, number, skipped), size, skipped), spec, say)
         if not sum(piece.chunk.spans.num_rows for piece in pieces[before:]):
             raise UserError(f"{spec}: no usable spans{_why(skipped)}")
     chunk = select.together([piece.chunk for piece in pieces])
@@ -89,90 +87,6 @@ def _why(skipped: Skipped) -> str:
 def _range(steps: tuple[int | None, int | None]) -> str:
     first, last = ("" if step is None else step for step in steps)
     return f"{first}:{last}"
-
-
-def _jobs(path: Path, source: int, skipped: Skipped) -> Iterator[_Job]:
-    for number, (file, form) in enumerate(find(path)):
-        place = source * 1_000_000 + number
-        try:
-            yield from _jobs_of_file(file, form, place, skipped)
-        except OSError as error:
-            raise UserError(f"{file}: {error.strerror or error}") from None
-
-
-def _jobs_of_file(file: Path, form: Format, place: int, skipped: Skipped) -> Iterator[_Job]:
-    name = file.name
-    if form is Format.PARQUET:
-        from otel_tf.correlator.sources.parquet import parse_parquet, split_parquet
-
-        for part in split_parquet(file, place):
-            yield lambda part=part: Piece(parse_parquet(part, skipped))  # type: ignore[misc]
-        return
-    with open_binary(file) as stream:
-        if form is Format.JSON_LINES:
-            for lines in split_lines(stream, name, place):
-                yield lambda lines=lines: parse_lines(lines, skipped)  # type: ignore[misc]
-        data = stream.read()
-        if damage := damage_of(stream):
-            skipped.add("truncated", f"{name}: {damage}", order=(place,))
-    if form is Format.JSON_DOCUMENT:
-        yield lambda: _document(data, name, place, skipped)
-    elif form is Format.PROTO:
-        view = memoryview(data)
-        offsets, whole = fields(view)
-        if not whole:
-            skipped.add(
-                "truncated", f"{name}: {len(data)} bytes, the last message is not whole", order=(place,)
-            )
-        for piece in split_message(view, offsets):
-            messages = Messages([piece], name, place)
-            yield lambda messages=messages: Piece(parse_messages(messages, skipped))  # type: ignore[misc]
-    elif form is Format.PROTO_FRAMES:
-        yield from _framed(memoryview(data), name, place, skipped)
-
-
-def _document(data: bytes, name: str, place: int, skipped: Skipped) -> Piece:
-    """Parses one JSON document that goes over several lines, as one line."""
-    # Within a text, JSON allows no line feed.
-    return parse_lines(Lines(data.replace(b"\n", b" "), name, place), skipped)
-
-
-def _framed(data: memoryview, name: str, place: int, skipped: Skipped) -> Iterator[_Job]:
-    found, whole = frames(data)
-    if not whole:
-        skipped.add(
-            "truncated", f"{name}: the last of {len(found) + 1} messages is not whole", order=(place,)
-        )
-    payloads = [decompress(frame) for frame in found]
-    texts = [bytes(payload) for payload in payloads if bytes(payload[:1]) == b"{"]
-    if texts:
-        # A message a line, so that the numbers of messages are those of lines.
-        joined = b"\n".join(text.replace(b"\n", b" ") for text in texts)
-        lines = Lines(joined, name, place)
-        yield lambda: parse_lines(lines, skipped)
-    others = [payload for payload in payloads if bytes(payload[:1]) != b"{"]
-    batch: list[bytes | memoryview] = []
-    size, first = 0, 1
-    for number, payload in enumerate(others, 1):
-        batch.append(payload)
-        size += len(payload)
-        if size >= 8 << 20 or number == len(others):
-            messages = Messages(batch, name, place, first)
-            yield lambda messages=messages: Piece(parse_messages(messages, skipped))  # type: ignore[misc]
-            batch, size, first = [], 0, number + 1
-
-
-def _run_jobs(jobs: Iterable[_Job]) -> Iterator[Piece]:
-    """Runs jobs on all cores, in order, with only a few waiting: a file may be larger than memory."""
-    workers = os.cpu_count() or 1
-    with ThreadPoolExecutor(workers, "otel-tf-read") as pool:
-        waiting: deque[Future[Piece]] = deque()
-        for job in jobs:
-            waiting.append(pool.submit(job))
-            if len(waiting) > 2 * workers:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
 
 
 def _told(pieces: Iterable[Piece], spec: str, say: Callable[[str], None]) -> Iterator[Piece]:

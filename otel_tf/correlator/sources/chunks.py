@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +16,7 @@ from otel_tf.correlator.sources.checks import usable
 from otel_tf.correlator.sources.skipped import Skipped
 from otel_tf.correlator.tables import LINKS, SPANS
 
-__all__ = ["STATUS_MESSAGE", "Chunk", "Found", "Linked", "Origin", "to_chunk"]
+__all__ = ["STATUS_MESSAGE", "Chunk", "Found", "Linked", "Origin", "Piece", "to_chunk"]
 
 #: Where OpenTelemetry keeps a status message in formats without one.
 STATUS_MESSAGE = "otel.status_description"
@@ -47,6 +48,14 @@ class Chunk:
 
     spans: pa.Table
     links: pa.Table
+
+
+@dataclasses.dataclass(frozen=True)
+class Piece:
+    """What one part of the input holds: spans, and snapshots of clocks."""
+
+    chunk: Chunk
+    clocks: list[dict[str, Any]] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass(frozen=True)

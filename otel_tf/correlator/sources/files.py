@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from otel_tf.errors import UserError
 
-__all__ = ["Format", "damage_of", "decompress", "find", "format_of", "open_binary"]
+__all__ = ["Format", "damage_of", "decompress", "find", "format_of", "is_compressed", "open_binary"]
 
 _HEAD_BYTES = 1 << 16
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
@@ -77,14 +77,19 @@ def _known(path: Path, found: Format) -> Format:
 
 def open_binary(path: Path) -> BinaryIO:
     """Returns an open file, decompressed if it is gzip or zstd."""
-    raw = path.open("rb")
-    head = raw.read(4)
-    raw.seek(0)
-    codec = "gzip" if head.startswith(_GZIP) else "zstd" if head == _ZSTD else None
-    if codec is None:
-        return raw
-    raw.close()
-    return io.BufferedReader(_Decompressed(path, codec))
+    codec = _codec(path)
+    return path.open("rb") if codec is None else io.BufferedReader(_Decompressed(path, codec))
+
+
+def is_compressed(path: Path) -> bool:
+    """Returns whether `open_binary` decompresses the file."""
+    return _codec(path) is not None
+
+
+def _codec(path: Path) -> str | None:
+    with path.open("rb") as raw:
+        head = raw.read(4)
+    return "gzip" if head.startswith(_GZIP) else "zstd" if head == _ZSTD else None
 
 
 class _Decompressed(io.RawIOBase):

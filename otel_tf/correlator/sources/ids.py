@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import binascii
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +21,7 @@ _DIGITS = np.frombuffer(b"0123456789abcdef", np.uint8)
 
 
 def from_texts(
-    texts: list[str | None], size: int
+    texts: Sequence[str | None], size: int
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
     """Returns ids as big-endian int64 words, which of them are well-formed, and which are absent.
 

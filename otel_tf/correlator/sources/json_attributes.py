@@ -42,7 +42,7 @@ def from_json(lists: Sequence[bytes | msgspec.Raw]) -> Attributes:
     assert found is not None, "what is written here is not as most writers write it"
     keys = slices(found.text, *found.key).dictionary_encode()
     names = keys.dictionary.to_pylist()
-    if b"\\" in found.text:
+    if found.escapes:
         names = [_unescaped(name) for name in names]
     code = keys.indices.to_numpy(zero_copy_only=False)
     return Attributes(found.count, found.owner, names, code, _Values(found))
@@ -64,7 +64,6 @@ class _Values:
 
     def __init__(self, found: Places) -> None:
         self._found = found
-        self._escapes = b"\\" in found.text
 
     def _texts(self, at: Int) -> pa.Array:
         begin, end = self._found.value
@@ -84,7 +83,7 @@ class _Values:
         good = (kind == TEXT) | (kind == INTEGER)
         if not good.all():
             codes = pa.array(codes.to_numpy(zero_copy_only=False), mask=~good)
-        if self._escapes:
+        if self._found.escapes:
             names = pa.array([_unescaped(name) for name in names.to_pylist()], pa.string())
         return pa.DictionaryArray.from_arrays(codes, names.cast(pa.string()))
 
@@ -96,7 +95,7 @@ class _Values:
         odd = (kind == NESTED) | ((kind == DOUBLE) & quoted)
         if (kind == DOUBLE).any():
             odd |= (kind == DOUBLE) & ~_matches(texts, "[.eE]")
-        if self._escapes:
+        if found.escapes:
             odd |= quoted & _matches(texts, r"\\")
         rows = np.flatnonzero(odd)
         if not len(rows):

@@ -53,6 +53,7 @@ class Places:
 
     Attributes:
         text: The lists, one after another.
+        escapes: Whether there are escapes in its texts.
         count: How many lists there are.
         owner: Of each attribute, the number of its list.
         key: Where its key begins and ends.
@@ -64,6 +65,7 @@ class Places:
 
     def __init__(self, text: bytes, count: int) -> None:
         self.text = text
+        self.escapes = b"\\" in text
         self.count = count
         none = np.empty(0, np.int64)
         self.owner: Int = none
@@ -136,7 +138,7 @@ class Places:
             & np.where(text, _WITHIN_QUOTES[kind], _BEGINS[kind, data[begin]])
         )
         quotes = 8 * len(start) + 2 * int(np.count_nonzero(text))
-        if not good.all() or _quotes(self.text, data) != quotes:
+        if not good.all() or _quotes(self.text, data, escapes=self.escapes) != quotes:
             return False
         integer = np.flatnonzero(kind == INTEGER)
         numbers = _integers(self.text, data, begin[integer], stop[integer])
@@ -181,14 +183,16 @@ def _places(data: Bytes, pattern: bytes) -> Int:
     for offset in {0, len(pattern) - 8}:
         words: Any = np.ndarray(max(len(data) - 7, 0), "<u8", data, strides=(1,))
         word = int.from_bytes(pattern[offset : offset + 8], "little")
-        places = places[words[places + offset] == word]
+        right = words[places + offset] == word
+        if not right.all():
+            places = places[right]
     return places
 
 
-def _quotes(text: bytes, data: Bytes) -> int:
+def _quotes(text: bytes, data: Bytes, *, escapes: bool) -> int:
     """Returns how many quotes begin or end a text."""
     count = int(np.count_nonzero(data == ord('"')))
-    if b"\\" in text:
+    if escapes:
         count -= text.replace(b"\\\\", b"  ").count(b'\\"')
     return count
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO
 
 import msgspec
@@ -19,28 +19,18 @@ from otel_tf import semconv
 from otel_tf.correlator.sources import ids, tolerant
 from otel_tf.correlator.sources.any_value import plain_attributes
 from otel_tf.correlator.sources.attributes import Attributes, Extra
-from otel_tf.correlator.sources.chunks import STATUS_MESSAGE, Chunk, Found, Linked, Origin, to_chunk
+from otel_tf.correlator.sources.chunks import STATUS_MESSAGE, Chunk, Found, Linked, Origin, Piece, to_chunk
 from otel_tf.correlator.sources.json_attributes import from_json
 from otel_tf.correlator.sources.salvage import complete_spans
 from otel_tf.correlator.sources.skipped import Skipped
-from otel_tf.correlator.sources.typed import LINE, Resource, ResourceSpans, Span
+from otel_tf.correlator.sources.typed import LINE, Event, Link, Resource, ResourceSpans, Status
 
-__all__ = ["Lines", "Piece", "parse_lines", "split_lines"]
+__all__ = ["Lines", "parse_lines", "split_lines"]
 
-#: Large enough that what a chunk costs by itself vanishes, small enough to keep all cores busy.
-_CHUNK_BYTES = 8 << 20
 _BOM = b"\xef\xbb\xbf"
 _BEGINNING = b'{"resourceSpans":'
 
 Int = npt.NDArray[np.int64]
-
-
-@dataclasses.dataclass(frozen=True)
-class Piece:
-    """What one piece of input holds."""
-
-    chunk: Chunk
-    clocks: list[dict[str, Any]] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,6 +50,11 @@ class Lines:
     file: int = 0
     first_line: int = 1
     last: bool = True
+    in_threads = False
+
+    def read(self, skipped: Skipped) -> Piece:
+        """Returns what the lines hold."""
+        return parse_lines(self, skipped)
 
     @functools.cached_property
     def newlines(self) -> int:
@@ -72,20 +67,20 @@ class Lines:
         return found
 
 
-def split_lines(stream: BinaryIO, name: str, file: int = 0) -> Iterator[Lines]:
-    """Yields the lines of ``stream`` in chunks of whole lines."""
+def split_lines(stream: BinaryIO, name: str, file: int, size: int) -> Iterator[Lines]:
+    """Yields the lines of ``stream`` in chunks of about ``size`` bytes, whole lines each."""
     line = 1
-    data = _whole_lines(stream)
+    data = _whole_lines(stream, size)
     while data:
-        following = _whole_lines(stream)
+        following = _whole_lines(stream, size)
         lines = Lines(data, name, file, line, not following)
         line += lines.newlines + 1
         yield lines
         data = following
 
 
-def _whole_lines(stream: BinaryIO) -> bytes:
-    data = stream.read(_CHUNK_BYTES)
+def _whole_lines(stream: BinaryIO, size: int) -> bytes:
+    data = stream.read(size)
     while data and not data.endswith(b"\n"):
         more = stream.readline()
         if not more:
@@ -177,29 +172,31 @@ def _chunk(documents: _Documents, lines: Lines, skipped: Skipped) -> Chunk:
     spans = [span for part in parts for scope in part.scopeSpans for span in scope.spans]
     numbers = np.array([number for number, parts in documents for _ in parts], np.int64)
     resources, resource = _distinct([part.resource for part in parts])
-    trace, good_trace, _ = ids.from_texts([span.traceId for span in spans], 16)
-    span_id, good_span, _ = ids.from_texts([span.spanId for span in spans], 8)
-    parent, good_parent, no_parent = ids.from_texts([span.parentSpanId for span in spans], 8)
-    attributes = from_json([span.attributes for span in spans])
+    trace_ids, span_ids = [span.traceId for span in spans], [span.spanId for span in spans]
+    parent_ids = [span.parentSpanId for span in spans]
     statuses = [span.status for span in spans]
+    trace, good_trace, _ = ids.from_texts(trace_ids, 16)
+    span_id, good_span, _ = ids.from_texts(span_ids, 8)
+    parent, good_parent, no_parent = ids.from_texts(parent_ids, 8)
+    attributes = from_json([span.attributes for span in spans])
     found = Found(
         trace=trace,
         span=span_id[:, 0],
         parent=parent[:, 0],
         good_id=good_trace & good_span,
         bad_parent=~good_parent & ~no_parent,
-        id_text=lambda row: (spans[row].traceId or "", spans[row].spanId or ""),
-        parent_text=lambda row: spans[row].parentSpanId or "",
-        name=pa.array([span.name or "" for span in spans], pa.string()),
+        id_text=lambda row: (trace_ids[row] or "", span_ids[row] or ""),
+        parent_text=lambda row: parent_ids[row] or "",
+        name=pa.array([span.name for span in spans], pa.string()).fill_null(""),
         kind=_numbers([span.kind for span in spans]),
         status=_numbers([0 if status is None else status.code for status in statuses]),
         start_ns=_numbers([span.startTimeUnixNano for span in spans]),
         end_ns=_numbers([span.endTimeUnixNano for span in spans]),
-        extra=_extra(spans, attributes),
+        extra=_extra(statuses, [span.events for span in spans], attributes),
         resource=np.repeat(resource, sizes),
         attributes=attributes,
         resources=resources,
-        links=_links(spans),
+        links=_links([span.links for span in spans]),
     )
     origin = Origin(lambda line: f"{lines.name}:{line}", (lines.file,), np.repeat(numbers, sizes))
     return to_chunk(found, skipped, origin)
@@ -212,7 +209,7 @@ def _distinct(resources: list[Resource | None]) -> tuple[Attributes, Int]:
     return from_json(list(numbers)), np.array([numbers[text] for text in texts], np.int64)
 
 
-def _numbers(values: list[int]) -> Int:
+def _numbers(values: Sequence[int]) -> Int:
     """Returns integers as int64; what that cannot hold becomes its largest or smallest value."""
     try:
         return np.array(values, np.int64)
@@ -220,24 +217,26 @@ def _numbers(values: list[int]) -> Int:
         return np.array([max(-(2**63), min(value, 2**63 - 1)) for value in values], np.int64)
 
 
-def _links(spans: list[Span]) -> Linked:
-    pairs = [(row, link) for row, span in enumerate(spans) if span.links for link in span.links]
+def _links(links: Sequence[tuple[Link, ...]]) -> Linked:
+    pairs = [(row, link) for row, own in enumerate(links) if own for link in own]
     trace, good_trace, _ = ids.from_texts([link.traceId for _, link in pairs], 16)
     span, good_span, _ = ids.from_texts([link.spanId for _, link in pairs], 8)
     keep = good_trace & good_span
     return Linked(np.array([row for row, _ in pairs], np.int64)[keep], trace[keep], span[keep, 0])
 
 
-def _extra(spans: list[Span], attributes: Attributes) -> Extra:
+def _extra(
+    statuses: Sequence[Status | None], events: Sequence[tuple[Event, ...]], attributes: Attributes
+) -> Extra:
     extra = Extra()
-    for row, span in enumerate(spans):
-        if span.status is not None and span.status.message:
-            extra.add(row, STATUS_MESSAGE, span.status.message)
+    for row, status in enumerate(statuses):
+        if status is not None and status.message:
+            extra.add(row, STATUS_MESSAGE, status.message)
     exceptions = [
         (row, dict(plain_attributes(msgspec.json.decode(event.attributes))))
-        for row, span in enumerate(spans)
-        if span.events
-        for event in span.events
+        for row, own in enumerate(events)
+        if own
+        for event in own
         if event.name == semconv.EVENT_EXCEPTION
     ]
     for key in (semconv.EXCEPTION_TYPE, semconv.EXCEPTION_MESSAGE) if exceptions else ():

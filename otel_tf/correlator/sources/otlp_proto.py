@@ -8,20 +8,20 @@ writes them; with its compression on, each message is compressed by itself, and 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
 
-from otel_tf.correlator.sources.extract import Chunk, extract
+from otel_tf.correlator.sources.chunks import Chunk, Piece
+from otel_tf.correlator.sources.extract import extract
 from otel_tf.correlator.sources.leaf_values import parents
 from otel_tf.correlator.sources.shape import proto_handler
 from otel_tf.correlator.sources.skipped import Skipped
 
-__all__ = ["Messages", "fields", "frames", "parse_messages", "split_message"]
+__all__ = ["Messages", "fields", "frames", "parse_messages", "runs"]
 
 _RESOURCE_SPANS = 0x0A  # field 1, length-delimited
-_PIECE_BYTES = 8 << 20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,10 +35,15 @@ class Messages:
         first: Number of the first of them, from 1.
     """
 
-    data: list[bytes | memoryview]
+    data: Sequence[bytes | memoryview]
     name: str
     file: int = 0
     first: int = 1
+    in_threads = False
+
+    def read(self, skipped: Skipped) -> Piece:
+        """Returns what the messages hold."""
+        return Piece(parse_messages(self, skipped))
 
 
 def fields(data: bytes | memoryview) -> tuple[list[int], bool]:
@@ -77,15 +82,18 @@ def frames(data: memoryview) -> tuple[list[memoryview], bool]:
     return found, at == len(data)
 
 
-def split_message(data: memoryview, offsets: list[int]) -> Iterator[memoryview]:
-    """Yields one large message in pieces: any run of its top-level fields is a message too."""
-    start = 0
+def runs(offsets: list[int], size: int) -> Iterator[tuple[int, int]]:
+    """Yields ranges of about ``size`` bytes that begin and end at ``offsets``.
+
+    Any run of the top-level fields of a message is a message too.
+    """
+    begin = offsets[0]
     for offset in offsets[1:]:
-        if offset - start >= _PIECE_BYTES:
-            yield data[start:offset]
-            start = offset
-    if offsets[-1] > start:
-        yield data[start : offsets[-1]]
+        if offset - begin >= size:
+            yield begin, offset
+            begin = offset
+    if offsets[-1] > begin:
+        yield begin, offsets[-1]
 
 
 def parse_messages(messages: Messages, skipped: Skipped) -> Chunk:

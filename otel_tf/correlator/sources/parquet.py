@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from otel_tf.correlator.sources import ids
 from otel_tf.correlator.sources.checks import usable
-from otel_tf.correlator.sources.chunks import Chunk
+from otel_tf.correlator.sources.chunks import Chunk, Piece
 from otel_tf.correlator.sources.leaf_values import parents
 from otel_tf.correlator.sources.skipped import Skipped
 from otel_tf.correlator.tables import LINKS, SPANS
@@ -26,6 +26,7 @@ __all__ = ["RowGroups", "parse_parquet", "split_parquet"]
 _NEEDED = ("trace_id", "span_id", "start_ns", "end_ns")
 _OPTIONAL = ("parent_span_id", "links")
 _ROWS_A_PART = 100_000
+_TEXT = pa.dictionary(pa.int32(), pa.string())
 _LINK = pa.struct([("trace_id", pa.string()), ("span_id", pa.string())])
 
 
@@ -37,6 +38,16 @@ class RowGroups:
     groups: list[int]
     first_row: int
     file: int
+    in_threads = True
+
+    @property
+    def name(self) -> str:
+        """The file, for messages."""
+        return self.path.name
+
+    def read(self, skipped: Skipped) -> Piece:
+        """Returns the spans of the row groups."""
+        return Piece(parse_parquet(self, skipped))
 
 
 def split_parquet(path: Path, file: int = 0) -> list[RowGroups]:
@@ -141,6 +152,9 @@ def _text(table: pa.Table, name: str, default: str | pa.Array) -> pa.Array:
         if isinstance(default, str):
             return pa.array([default] * table.num_rows, pa.string()).dictionary_encode()
         return default
+    column = table[name].combine_chunks()
+    if column.type == _TEXT and not column.null_count and not column.dictionary.null_count:
+        return column
     texts = _plain(table, name).cast(pa.string())
     if texts.null_count:
         filling = default if isinstance(default, str) else default.cast(pa.string())
@@ -153,6 +167,8 @@ def _column(table: pa.Table, field: pa.Field) -> pa.Array:
         if field.nullable:
             return pa.nulls(table.num_rows, field.type)
         return pa.array(np.zeros(table.num_rows, np.int8), field.type)
+    if table.schema.field(field.name).type == field.type and field.nullable:
+        return table[field.name].combine_chunks()
     column = _plain(table, field.name)
     if pa.types.is_dictionary(field.type):
         return column.cast(pa.string()).dictionary_encode()

@@ -119,6 +119,8 @@ def choose_run(chunk: Chunk, wanted: str | None, say: Callable[[str], None]) -> 
         UserError: ``wanted`` is not there.
     """
     column = chunk.spans["run"].combine_chunks()
+    if wanted is None and len(column.dictionary) < 2:
+        return chunk
     runs = _runs(chunk.spans)
     if wanted is not None and wanted not in {run.name for run in runs}:
         there = ", ".join(run.name for run in runs) or "none"

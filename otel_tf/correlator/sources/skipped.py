@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 __all__ = ["Skipped"]
 
@@ -56,3 +57,14 @@ class Skipped:
                 text = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in example)
                 self.first[reason] = text[:_LONGEST_EXAMPLE]
                 self._where[reason] = order
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns it as `absorb` takes it."""
+        return {
+            reason: [self.counts[reason], self.first[reason], self._where[reason]] for reason in self.counts
+        }
+
+    def absorb(self, other: dict[str, Any]) -> None:
+        """Counts what another process counted (`as_json`)."""
+        for reason, (count, example, order) in other.items():
+            self.add(reason, example, count, tuple(order))

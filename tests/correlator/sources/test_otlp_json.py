@@ -7,7 +7,7 @@ import json
 import pytest
 
 from otel_tf.correlator import sources
-from otel_tf.correlator.sources import otlp_json
+from otel_tf.correlator.sources import parts
 from otel_tf.correlator.tables import CLOCKS, LINKS, SPANS
 from otel_tf.errors import UserError
 
@@ -210,7 +210,7 @@ def test_one_document_over_many_lines_and_jaegers_saved_answer(samples, tmp_path
 
 
 def test_lines_longer_than_a_chunk_and_chunks_of_many_lines(samples, monkeypatch):
-    monkeypatch.setattr(otlp_json, "_CHUNK_BYTES", 2000)
+    monkeypatch.setattr(parts, "_PART_BYTES", 2000)
     lines = [samples.traces(*(samples.span(10 * n + i + 1) for i in range(n))) for n in range(1, 9)]
     ingested = samples.read(*lines)
     expected = [10 * n + i + 1 for n in range(1, 9) for i in range(n)]
@@ -218,7 +218,7 @@ def test_lines_longer_than_a_chunk_and_chunks_of_many_lines(samples, monkeypatch
 
 
 def test_a_bad_line_costs_itself_only_and_is_named(samples, monkeypatch):
-    monkeypatch.setattr(otlp_json, "_CHUNK_BYTES", 1000)  # so that line numbers go on over chunks
+    monkeypatch.setattr(parts, "_PART_BYTES", 1000)  # so that line numbers go on over chunks
     good = [samples.traces(samples.span(number)) for number in range(1, 21)]
     ingested = samples.read(*good[:10], "this is no JSON", *good[10:], "", "neither is this")
     assert ingested.spans.num_rows == 20

@@ -109,7 +109,7 @@ def test_one_message_of_either_name(samples, tmp_path):
 
 
 def test_a_large_message_is_read_in_pieces(samples, tmp_path, monkeypatch):
-    monkeypatch.setattr("otel_tf.correlator.sources.otlp_proto._PIECE_BYTES", 300)
+    monkeypatch.setattr("otel_tf.correlator.sources.parts._PART_BYTES", 300)
     whole = b"".join(message(samples.traces(samples.span(number))) for number in range(1, 100))
     path = tmp_path / "large.pb"
     path.write_bytes(whole)
