@@ -249,7 +249,7 @@ def test_waiting_for_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
     def slow() -> Any:
         for number in range(4):
-            time.sleep(0.3 if number % 2 else 0.0)
+            time.sleep(1.0 if number % 2 else 0.0)  # far more than a step, which runs beside it
             yield float(number)
 
     def dataset() -> Any:
