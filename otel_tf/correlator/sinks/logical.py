@@ -23,6 +23,7 @@ from otel_tf import ids, semconv
 from otel_tf.correlator.sinks import layout
 from otel_tf.correlator.sinks.attributes import clock_warnings
 from otel_tf.correlator.sinks.straggler import straggler_last
+from otel_tf.correlator.sources.lives import SECOND_LIFE
 
 if TYPE_CHECKING:
     from otel_tf.correlator.result import Result
@@ -273,6 +274,8 @@ def _resources(spans: pa.Table, run: str, reference: str | None) -> tuple[list[d
 
 def _task(run: str, worker: str, process: str) -> str:
     """Returns whose a span is: a coordinator's spans name the worker that they wait for, not itself."""
+    # A restarted task is the same task.
+    process = process.partition(SECOND_LIFE)[0]
     return process.removeprefix(f"{run}/") if process.startswith(f"{run}/") else worker
 
 

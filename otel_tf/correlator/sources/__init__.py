@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from otel_tf.correlator.sources import select
 from otel_tf.correlator.sources.chunks import Piece
 from otel_tf.correlator.sources.files import find
+from otel_tf.correlator.sources.lives import apart
 from otel_tf.correlator.sources.missing import missing
 from otel_tf.correlator.sources.parts import parts_of
 from otel_tf.correlator.sources.readers import read_parts
@@ -63,6 +64,7 @@ def read(
             raise UserError(f"{spec}: no usable spans{_why(skipped)}")
     chunk = select.together([piece.chunk for piece in pieces])
     chunk = select.choose_run(chunk, run, say)
+    chunk = apart(chunk)
     lost = missing(chunk.spans) if any(map(_is_jaeger, specs)) else {}
     if steps is not None:
         chunk = select.keep_steps(chunk, steps)

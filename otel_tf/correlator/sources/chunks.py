@@ -16,10 +16,28 @@ from otel_tf.correlator.sources.checks import usable
 from otel_tf.correlator.sources.skipped import Skipped
 from otel_tf.correlator.tables import LINKS, SPANS
 
-__all__ = ["STATUS_MESSAGE", "Chunk", "Found", "Linked", "Origin", "Piece", "to_chunk"]
+__all__ = [
+    "CREATED",
+    "PID",
+    "READ",
+    "STATUS_MESSAGE",
+    "Chunk",
+    "Found",
+    "Linked",
+    "Origin",
+    "Piece",
+    "to_chunk",
+]
 
 #: Where OpenTelemetry keeps a status message in formats without one.
 STATUS_MESSAGE = "otel.status_description"
+
+#: When the process that recorded a span began, and its number: what `lives` tells restarts by.
+CREATED, PID = "process_created", "process_pid"
+#: `tables.SPANS`, and what is gone before they are handed on.
+READ = pa.schema(
+    [*SPANS, *(pa.field(name, pa.dictionary(pa.int32(), pa.string())) for name in (CREATED, PID))]
+)
 
 _OWN_COLUMN = frozenset(
     {
@@ -44,7 +62,7 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclasses.dataclass(frozen=True)
 class Chunk:
-    """The spans of one piece of input, rows of `SPANS`, and their links, rows of `LINKS`."""
+    """The spans of one piece of input, rows of `READ`, and their links, rows of `LINKS`."""
 
     spans: pa.Table
     links: pa.Table
@@ -164,7 +182,7 @@ def to_chunk(found: Found, skipped: Skipped, origin: Origin) -> Chunk:
         "instance_key": attributes.integers(semconv.COLLECTIVE_INSTANCE_KEY).array(),
         "attributes": attributes.json(_OWN_COLUMN, found.extra),
     }
-    table = pa.table([columns[field.name] for field in SPANS], schema=SPANS)
+    table = pa.table([columns[field.name] for field in READ], schema=READ)
     links = _links(found.links, used)
     return Chunk(table if used.all() else table.filter(pa.array(used)), links)
 
@@ -210,6 +228,8 @@ def _identity(of: Attributes, resource: Int, spans: Attributes) -> dict[str, pa.
         "run": spans.texts(semconv.RUN_ID).over(run.take(resource)).array(),
         "domain": spans.texts(semconv.CLOCK_DOMAIN).over(domain.take(resource)).array(),
         "worker": spans.texts(semconv.WORKER).over(worker.take(resource)).array(),
+        CREATED: of.texts(semconv.PROCESS_CREATION_TIME).take(resource).array(),
+        PID: pid.take(resource).array(),
     }
 
 

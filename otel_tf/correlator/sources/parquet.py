@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from otel_tf.correlator.sources import ids
 from otel_tf.correlator.sources.checks import usable
-from otel_tf.correlator.sources.chunks import Chunk, Piece
+from otel_tf.correlator.sources.chunks import READ, Chunk, Piece
 from otel_tf.correlator.sources.leaf_values import parents
 from otel_tf.correlator.sources.skipped import Skipped
 from otel_tf.correlator.tables import LINKS, SPANS
@@ -135,10 +135,10 @@ def _to_chunk(table: pa.Table, part: RowGroups, skipped: Skipped) -> Chunk:
     columns["service"] = _text(table, "service", "unknown_service")
     columns["process"] = _text(table, "process", columns["service"])
     columns["domain"] = _text(table, "domain", columns["process"])
-    for field in SPANS:
+    for field in READ:
         if field.name not in columns:
             columns[field.name] = _column(table, field)
-    spans = pa.table([columns[field.name] for field in SPANS], schema=SPANS)
+    spans = pa.table([columns[field.name] for field in READ], schema=READ)
     return Chunk(spans.filter(pa.array(used)), _links(table, used))
 
 

@@ -10,9 +10,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from otel_tf.correlator.sources.chunks import Chunk
+from otel_tf.correlator.sources.chunks import READ, Chunk
 from otel_tf.correlator.sources.skipped import Skipped
-from otel_tf.correlator.tables import LINKS, SPANS
+from otel_tf.correlator.tables import LINKS
 from otel_tf.errors import UserError
 
 __all__ = ["choose_run", "keep", "keep_steps", "once", "together"]
@@ -22,7 +22,7 @@ Mask = npt.NDArray[np.bool_]
 
 def together(chunks: Sequence[Chunk]) -> Chunk:
     """Returns all chunks as one, with one dictionary a text column."""
-    spans = pa.concat_tables([chunk.spans for chunk in chunks] or [SPANS.empty_table()])
+    spans = pa.concat_tables([chunk.spans for chunk in chunks] or [READ.empty_table()])
     first_row, links = 0, []
     for chunk in chunks:
         row = pc.add(chunk.links["row"], first_row)
