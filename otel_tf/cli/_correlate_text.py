@@ -1,33 +1,49 @@
-"""The report of `otel-tf correlate` for people."""
+"""The report of `otel-tf correlate` for people: what is late, by how much, how sure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from typing import Any
+
+from otel_tf.cli._figures import duration, measured, measured_time, natural, number, share, table, time_step
 
 __all__ = ["render"]
 
 _MOST_ROWS = 40
+#: A worker that is so much slower than the typical one is named.
+_SLOW = 0.1
+#: What is known of a staleness, by the report's ``source``.
+_SURENESS = {"profile": "exact", "correlated": "counted", "coordinator": "estimated"}
 
 
 def render(report: dict[str, Any]) -> str:
-    """Returns the report as text: first whether it can be trusted, then workers, then clocks."""
-    parts = [_head(report), _workers(report), _clocks(report), _skipped(report), _missing(report)]
+    """Returns the report as text: first whether it can be trusted, then who is late, workers, clocks."""
+    parts = [
+        _head(report),
+        _late(report),
+        _workers(report),
+        _clocks(report),
+        _skipped(report),
+        _missing(report),
+    ]
     return "\n\n".join(part for part in parts if part)
 
 
 def _head(report: dict[str, Any]) -> str:
     seconds = report.get("seconds", {})
     took = " + ".join(f"{name} {value:.1f} s" for name, value in seconds.items())
+    covered = report.get("duration_s")
+    over = "" if covered is None else f" over {duration(covered * 1e9)}"
     lines = [
         f"Run {report['run_id'] or '(unnamed)'}: {report['spans']:,} spans of {report['processes']:,} "
-        f"processes on {report['domains']:,} clocks, {report['edges']:,} edges ({took})",
+        f"processes on {report['domains']:,} clocks{over}, {report['edges']:,} edges ({took})",
         f"Order: {_violations(report['violations'])}. The wall clocks alone put "
         f"{report['wall_clock_inversions']:,} edges the wrong way round.",
+        *_how_sure(report.get("clocks") or []),
     ]
     quarantined = report["quarantined"]
     if quarantined:
-        lines.append(f"Set aside, because they contradict the others: {len(quarantined):,} edges, the first:")
+        count = report.get("quarantined_count", len(quarantined))
+        lines.append(f"Set aside, because they contradict the others: {count:,} edges, the first:")
         lines += [f"  {_one_line(item)}" for item in quarantined[:3]]
     return "\n".join(lines)
 
@@ -36,63 +52,104 @@ def _violations(count: int) -> str:
     return "no violation" if count == 0 else f"{count:,} VIOLATIONS"
 
 
+def _how_sure(clocks: list[dict[str, Any]]) -> list[str]:
+    """Returns how well clocks are known, in one line each for those that are and those that are not."""
+    lines = []
+    known = [clock for clock in clocks if clock.get("error_ns")]
+    if known:
+        worst = max(known, key=lambda clock: clock["error_ns"])
+        lines.append(f"Times are known to ± {duration(worst['error_ns'])} (worst: {worst['domain']}).")
+    lost = [clock["domain"] for clock in clocks if clock.get("error_ns") is None]
+    if lost:
+        names = ", ".join(lost[:3]) + (", …" if len(lost) > 3 else "")
+        lines.append(f"NOT TIED to the others by any cause, times as recorded: {names}.")
+    return lines
+
+
 def _one_line(item: Any) -> str:
     if isinstance(item, dict):
         return ", ".join(f"{key} {value}" for key, value in item.items())
     return str(item)
 
 
+def _late(report: dict[str, Any]) -> str:
+    """Returns who is late, by how much, how sure; nothing where nobody is."""
+    lines = []
+    slow = [item for item in report.get("stragglers") or [] if item["score"] >= _SLOW]
+    if slow:
+        first = max(slow, key=lambda item: item["score"])
+        more = "" if len(slow) == 1 else f"; {len(slow) - 1} more are slow"
+        lines.append(
+            f"Slow: {first['worker']} works {first['score']:.0%} longer on a step than the typical worker, "
+            f"waits taken off{more}. Told by durations alone: no clock error is in it."
+        )
+    staleness = report.get("staleness") or {}
+    if staleness:
+        name, stale = max(staleness.items(), key=lambda item: (item[1]["p99"], item[1]["max"], item[0]))
+        if stale["max"]:
+            sure = _SURENESS.get(str(stale.get("source")), "-")
+            lines.append(
+                f"Behind: {name} applies what is up to {number(stale['max'])} steps old, "
+                f"mostly {number(stale['p50'])} ({sure})."
+            )
+    return "\n".join(lines)
+
+
 def _workers(report: dict[str, Any]) -> str:
     steps, staleness, waits = (report.get(key) or {} for key in ("steps", "staleness", "waits"))
     scores = {item["worker"]: item["score"] for item in report.get("stragglers") or []}
-    names = sorted({*steps, *staleness, *waits, *scores}, key=_natural)
+    names = sorted(
+        {*steps, *staleness, *waits, *scores}, key=lambda name: (-scores.get(name, 0.0), natural(name))
+    )
     if not names:
         return ""
     header = (
-        "WORKER",
-        "STEPS",
-        "FIRST",
-        "LAST",
-        "STALENESS p50",
-        "p99",
-        "max",
-        "FROM",
-        "WAIT mean",
-        "p99",
-        "LATE",
+        *("WORKER", "STEPS", "FIRST", "LAST", "BUSY VS TYPICAL"),
+        *("STALE p50", "p99", "max", "KNOWN", "WAITED mean", "p99"),
     )
     rows = []
     for name in names:
-        step, stale, wait = (table.get(name) or {} for table in (steps, staleness, waits))
+        step, stale, wait = (each.get(name) or {} for each in (steps, staleness, waits))
         rows.append(
             (
                 name,
-                _number(step.get("count")),
-                _number(step.get("first")),
-                _number(step.get("last")),
-                *(_number(stale.get(key)) for key in ("p50", "p99", "max")),
-                str(stale.get("source") or "-"),
-                *(_seconds(wait.get(key)) for key in ("mean_s", "p99_s")),
-                "-" if name not in scores else f"{scores[name]:.2f}",
+                *(number(step.get(key)) for key in ("count", "first", "last")),
+                "-" if name not in scores else share(scores[name]),
+                *(number(stale.get(key)) for key in ("p50", "p99", "max")),
+                _SURENESS.get(str(stale.get("source")), "-"),
+                *("-" if wait.get(key) is None else duration(wait[key] * 1e9) for key in ("mean_s", "p99_s")),
             )
         )
-    return _table(header, rows)
+    return table(header, rows, _MOST_ROWS)
 
 
 def _clocks(report: dict[str, Any]) -> str:
-    rows = []
-    for clock in report.get("clocks") or []:
-        stepped = clock.get("steps") or []
-        rows.append(
-            (
-                str(clock["domain"]),
-                _signed_ns(clock.get("offset_ns")),
-                "?" if clock.get("error_ns") is None else f"± {_ns(clock['error_ns'])}",
-                "-" if clock.get("drift_ppm") is None else f"{clock['drift_ppm']:+.2f} ppm",
-                "-" if not stepped else f"{len(stepped)} ×, {_signed_ns(stepped[0]['size_ns'])}",
-            )
-        )
-    return _table(("CLOCK", "AHEAD BY", "ERROR", "DRIFT", "STEPPED"), rows) if rows else ""
+    clocks = report.get("clocks") or []
+    reference = report.get("reference")
+    # What nothing is known of first, after the clock that all are compared with.
+    clocks = sorted(
+        clocks,
+        key=lambda clock: (
+            clock["domain"] != reference,
+            clock.get("error_ns") is not None,
+            natural(str(clock["domain"])),
+        ),
+    )
+    rows = [(str(clock["domain"]), *_clock(clock, reference)) for clock in clocks]
+    return table(("CLOCK", "AHEAD BY", "DRIFT", "STEPPED"), rows, _MOST_ROWS) if rows else ""
+
+
+def _clock(clock: dict[str, Any], reference: str | None) -> tuple[str, str, str]:
+    stepped = clock.get("steps") or []
+    sizes = "-" if not stepped else f"{len(stepped)} ×, {time_step(stepped[0]['size_ns'])}"
+    offset, error, drift = (clock.get(key) for key in ("offset_ns", "error_ns", "drift_ppm"))
+    if clock["domain"] == reference:
+        return "reference", "-", sizes
+    if offset is None or error is None:
+        return "unknown", "-", sizes
+    unsure = clock.get("drift_error_ppm")
+    rate = "-" if drift is None or unsure is None else measured(drift, unsure, "ppm")
+    return measured_time(offset, error), rate, sizes
 
 
 def _skipped(report: dict[str, Any]) -> str:
@@ -116,44 +173,3 @@ def _missing(report: dict[str, Any]) -> str:
     names = {"sequence": "sequence numbers of processes"}
     counts = ", ".join(f"{count:,} {names.get(key, key)}" for key, count in missing.items())
     return f"No longer in Jaeger, or never: {counts}. The run directories have all that was recorded."
-
-
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    rows = list(rows)
-    more = len(rows) - _MOST_ROWS
-    shown = [header, *rows[:_MOST_ROWS]]
-    widths = [max(len(row[column]) for row in shown) for column in range(len(header))]
-    lines = [
-        "  ".join(
-            cell.ljust(width) if column == 0 else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in shown
-    ]
-    return "\n".join([*lines, f"… and {more} more (--format json has all)"] if more > 0 else lines)
-
-
-def _natural(name: str) -> tuple[str, int, str]:
-    role, _, index = name.rpartition(":")
-    return (role, int(index), name) if index.isdigit() else (name, -1, name)
-
-
-def _number(value: float | None) -> str:
-    if value is None:
-        return "-"
-    return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"
-
-
-def _seconds(value: float | None) -> str:
-    return "-" if value is None else _ns(value * 1e9)
-
-
-def _signed_ns(value: float | None) -> str:
-    return "?" if value is None else ("-" if value < 0 else "+") + _ns(abs(value))
-
-
-def _ns(value: float) -> str:
-    for unit, size in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
-        if value >= size:
-            return f"{value / size:.3g} {unit}" if value < 1000 * size else f"{value / size:,.0f} {unit}"
-    return f"{value:.0f} ns"

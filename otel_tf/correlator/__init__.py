@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from otel_tf.correlator.result import Result
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 __all__ = ["Result", "correlate"]
 
@@ -46,11 +49,18 @@ def correlate(
     read = time.perf_counter()
     say(f"{ingested.spans.num_rows:,} spans read in {read - started:.1f} s")
     correlated = correlate_tables(ingested, reference=reference, engine=engine)
+    duration_s = _covered_ns(correlated.spans) / 1e9
+    for clock in correlated.report["clocks"]:
+        # A rate is known no better than where the clock was at both ends of the run.
+        error_ns = clock["error_ns"]
+        known = error_ns is not None and duration_s > 0
+        clock["drift_error_ppm"] = round(error_ns / duration_s / 1e3, 4) if known else None
     report = {
         "skipped": ingested.skipped,
         "first_skipped": ingested.first_skipped,
         "missing": ingested.missing,
         **correlated.report,
+        "duration_s": round(duration_s, 6),
         "seconds": {
             "ingest": round(read - started, 3),
             "correlate": round(time.perf_counter() - read, 3),
@@ -58,3 +68,11 @@ def correlate(
         },
     }
     return Result(correlated.spans, correlated.edges, ingested.links, report)
+
+
+def _covered_ns(spans: pa.Table) -> int:
+    """Returns how long it was from the first start to the last end, corrected."""
+    import pyarrow.compute as pc
+
+    first, last = pc.min(spans["corrected_start_ns"]), pc.max(spans["corrected_end_ns"])
+    return int(last.as_py() - first.as_py())

@@ -21,7 +21,7 @@ MS = 1_000_000
 KEYS = {
     *("run_id", "spans", "events", "edges", "processes", "domains", "violations", "quarantined"),
     *("wall_clock_inversions", "skipped", "first_skipped", "clocks", "steps", "staleness", "waits"),
-    *("stragglers", "seconds"),
+    *("stragglers", "seconds", "duration_s"),
 }
 
 
@@ -93,18 +93,23 @@ def test_json_is_the_one_thing_on_stdout(run_dir, capsys):
     assert set(report["seconds"]) == {"ingest", "correlate", "write"}
     clocks = {clock["domain"]: clock for clock in report["clocks"]}
     assert abs(clocks["boot-worker:1"]["offset_ns"] - 40 * MS) <= clocks["boot-worker:1"]["error_ns"]
+    assert report["duration_s"] == pytest.approx(0.399)
+    for clock in report["clocks"]:
+        assert clock["drift_error_ppm"] == pytest.approx(clock["error_ns"] / 0.399 / 1000, rel=1e-3)
     assert "120 spans read" in printed.err
 
 
 def test_the_table_tells_workers_clocks_and_what_was_left_out(run_dir, capsys):
     assert main(["correlate", str(run_dir)]) == 0
     text = capsys.readouterr().out
-    assert text.startswith("Run r1: 120 spans of 3 processes on 3 clocks, ")
+    assert text.startswith("Run r1: 120 spans of 3 processes on 3 clocks over 399 ms, 160 edges (ingest ")
     assert "Order: no violation." in text
     rows = {line.split()[0]: line.split() for line in text.splitlines() if line.strip()}
     assert rows["worker:1"][1:4] == ["20", "1", "39"]
     assert abs(float(rows["boot-worker:1"][1]) - 40) < 1
     assert rows["boot-worker:1"][2:4] == ["ms", "±"]
+    assert rows["boot-chief:0"][:2] == ["boot-chief:0", "reference"]
+    assert "Times are known to ± " in text
     assert "1 × truncated, first: chief-0.traces.jsonl:2: " in text
 
 
@@ -224,24 +229,64 @@ def test_the_installed_command_into_a_closed_pipe(run_dir):
 def test_unknown_values_are_dashes_and_long_tables_are_cut():
     report: dict[str, Any] = {
         **{"run_id": None, "spans": 1, "processes": 1, "domains": 1, "edges": 0, "violations": 0},
-        **{"quarantined": [], "wall_clock_inversions": 0, "seconds": {}},
+        **{"quarantined": [], "wall_clock_inversions": 0, "seconds": {}, "reference": "ps"},
         "steps": {f"worker:{n}": {"count": 1, "first": None, "last": None} for n in range(60)},
         "clocks": [
-            {"domain": "lost", "offset_ns": None, "error_ns": None, "drift_ppm": None, "steps": []},
             {
-                **{"domain": "odd", "offset_ns": -1500, "error_ns": 2_500_000, "drift_ppm": 1.234},
+                **{"domain": "odd", "offset_ns": 8_001_100_123, "error_ns": 2_140_000},
+                **{"drift_ppm": 1.234, "drift_error_ppm": 0.04},
                 "steps": [{"at_ns": 5, "size_ns": 20_000_000}],
             },
+            {"domain": "ps", "offset_ns": 0, "error_ns": 0, "drift_ppm": 0.0, "steps": []},
+            {"domain": "lost", "offset_ns": None, "error_ns": None, "drift_ppm": None, "steps": []},
         ],
     }
     text = render(report)
     assert text.startswith("Run (unnamed): 1 spans")
     assert "… and 20 more" in text
     assert text.index("worker:2 ") < text.index("worker:10 ")
-    rows = {line.split()[0]: line.split() for line in text.splitlines() if line.strip()}
-    assert rows["lost"] == ["lost", "?", "?", "-", "-"]
-    assert rows["odd"][:8] == ["odd", "-1.5", "µs", "±", "2.5", "ms", "+1.23", "ppm"]
-    assert rows["odd"][8:] == ["1", "×,", "+20", "ms"]
+    rows = {line.split()[0]: line for line in text.splitlines() if line.strip()}
+    assert "STALE" not in rows["WORKER"]
+    assert rows["lost"].split() == ["lost", "unknown", "-", "-"]
+    assert rows["ps"].split() == ["ps", "reference", "-", "-"]
+    assert " ".join(rows["odd"].split()) == "odd +8.0011 s ± 2.1 ms +1.234 ± 0.040 ppm 1 ×, +20 ms"
+    assert text.index("\nps ") < text.index("\nlost ") < text.index("\nodd ")
+    assert "Times are known to ± 2.1 ms (worst: odd)." in text
+    assert "NOT TIED to the others by any cause, times as recorded: lost." in text
+
+
+def test_who_is_late_comes_first_with_how_sure_that_is():
+    report: dict[str, Any] = {
+        **{"run_id": "r", "spans": 9, "processes": 3, "domains": 2, "edges": 4, "violations": 2},
+        **{"quarantined": [{"kind": "call"}], "quarantined_count": 7, "wall_clock_inversions": 1},
+        **{"duration_s": 90.0, "clocks": [], "steps": {}},
+        "stragglers": [
+            {"worker": "worker:10", "score": 0.625},
+            {"worker": "worker:3", "score": 0.11},
+            {"worker": "worker:2", "score": -0.002},
+        ],
+        "staleness": {
+            "worker:2": {"p50": 2.0, "p99": 3.83, "max": 4, "source": "correlated"},
+            "worker:3": {"p50": 1.0, "p99": 2.0, "max": 9, "source": "coordinator"},
+        },
+        "waits": {"worker:2": {"mean_s": 0.01234, "p99_s": 1.5}},
+    }
+    text = render(report)
+    assert "over 90 s" in text
+    assert "Order: 2 VIOLATIONS." in text
+    assert "contradict the others: 7 edges, the first:\n  kind call" in text
+    assert (
+        "Slow: worker:10 works 62% longer on a step than the typical worker, waits taken off; 1 more" in text
+    )
+    assert "Behind: worker:2 applies what is up to 4 steps old, mostly 2 (counted)." in text
+    rows = {line.split()[0]: line.split() for line in text.splitlines() if line.startswith("worker:")}
+    assert list(rows) == ["worker:10", "worker:3", "worker:2"]
+    assert rows["worker:10"] == ["worker:10", "+62%", "-", "-", "-", "-", "-", "-"]
+    assert rows["worker:2"] == ["worker:2", "0%", "2", "3.8", "4", "counted", "12", "ms", "1.5", "s"]
+    assert rows["worker:3"][5] == "estimated"
+    nobody = render({**report, "stragglers": report["stragglers"][2:], "staleness": {}})
+    assert "Slow" not in nobody
+    assert "Behind" not in nobody
 
 
 def test_what_a_jaeger_lacks_is_told(run_dir, capsys):
