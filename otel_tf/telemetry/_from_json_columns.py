@@ -85,6 +85,13 @@ _MESSAGES: dict[str, dict[int, tuple[str, str, bool]]] = {
 }
 _ONEOF = ("Scalar", "Value")  # which of their fields is set matters, also when it is 0 or ""
 
+#: What most spans do not have.
+_NOT_PLAIN = frozenset(
+    {
+        *("arrayValue", "kvlistValue", "events", "links", "traceState"),
+        *("droppedAttributesCount", "droppedEventsCount", "droppedLinksCount"),
+    }
+)
 #: How JSON has them: ids in hex and 64-bit integers as texts.
 _JSON_LEAF = {
     "string": pa.string(),
@@ -115,21 +122,28 @@ def to_protobuf(lines: list[bytes]) -> bytes:
     """
     text = b'{"%s":[%s]}' % (_LINES.encode(), b",".join(line.rstrip(b"\n") for line in lines))
     try:
-        table = pyarrow.json.read_json(
-            pa.BufferReader(text),
-            # One block: a text that is longer than a block is an error.
-            read_options=pyarrow.json.ReadOptions(use_threads=False, block_size=max(len(text) + 1, 1 << 16)),
-            parse_options=pyarrow.json.ParseOptions(
-                explicit_schema=_json_schema(), unexpected_field_behavior="error"
-            ),
-        )
-        documents = table[_LINES].combine_chunks().flatten()
+        try:
+            documents = _documents(text, plain=True)
+        except pa.ArrowInvalid:
+            documents = _documents(text, plain=False)
         spans = _converted(documents.field("resourceSpans").flatten(), "ResourceSpans")
     except (pa.ArrowInvalid, binascii.Error) as error:
         raise NotColumns(str(error)) from None
     whole = pa.ListArray.from_arrays(pa.array([0, len(spans)], pa.int32()), spans)
     batch = pa.RecordBatch.from_arrays([whole], names=["resourceSpans"])
     return bytes(_handler().record_batch_to_array(batch)[0].as_py())
+
+
+def _documents(text: bytes, *, plain: bool) -> pa.StructArray:
+    table = pyarrow.json.read_json(
+        pa.BufferReader(text),
+        # One block: a text that is longer than a block is an error.
+        read_options=pyarrow.json.ReadOptions(use_threads=False, block_size=max(len(text) + 1, 1 << 16)),
+        parse_options=pyarrow.json.ParseOptions(
+            explicit_schema=_json_schema(plain=plain), unexpected_field_behavior="error"
+        ),
+    )
+    return table[_LINES].combine_chunks().flatten()
 
 
 def _converted(array: Any, kind: str) -> Any:
@@ -140,17 +154,16 @@ def _converted(array: Any, kind: str) -> Any:
         return array.cast(_AS_NUMBER[kind])
     if kind not in _MESSAGES:
         return array
-    columns = []
+    columns: dict[str, Any] = {}
     for name, inner, repeated in _MESSAGES[kind].values():
+        if array.type.get_field_index(name) < 0:
+            continue
         column = array.field(name)
         if repeated:
-            offsets = _offsets(column)
-            column = pa.ListArray.from_arrays(offsets, _converted(column.flatten(), inner))
+            columns[name] = pa.ListArray.from_arrays(_offsets(column), _converted(column.flatten(), inner))
         else:
-            column = _converted(column, inner)
-        columns.append(column)
-    names = [name for name, _, _ in _MESSAGES[kind].values()]
-    return pa.StructArray.from_arrays(columns, names=names, mask=array.is_null())
+            columns[name] = _converted(column, inner)
+    return pa.StructArray.from_arrays(list(columns.values()), names=list(columns), mask=array.is_null())
 
 
 def _offsets(lists: Any) -> pa.Array:
@@ -177,21 +190,24 @@ def _unhexed(texts: Any) -> pa.BinaryArray:
     return pa.BinaryArray.from_buffers(pa.binary(), len(texts), buffers)
 
 
-@cache
-def _json_type(kind: str) -> pa.DataType:
+def _json_type(kind: str, without: frozenset[str]) -> pa.DataType:
     if kind in _JSON_LEAF:
         return _JSON_LEAF[kind]
-    return pa.struct(
-        [
-            pa.field(name, pa.list_(_json_type(inner)) if repeated else _json_type(inner))
-            for name, inner, repeated in _MESSAGES[kind].values()
-        ]
-    )
+    # A resource is there once for many spans, and often has lists.
+    inside = frozenset[str]() if kind == "Resource" else without
+    fields = [
+        pa.field(name, pa.list_(_json_type(inner, inside)) if repeated else _json_type(inner, inside))
+        for name, inner, repeated in _MESSAGES[kind].values()
+        if name not in inside
+    ]
+    return pa.struct(fields)
 
 
 @cache
-def _json_schema() -> pa.Schema:
-    return pa.schema([pa.field(_LINES, pa.list_(_json_type("TracesData")))])
+def _json_schema(*, plain: bool) -> pa.Schema:
+    """Returns the schema of an array of lines; of plain spans a quarter faster to parse."""
+    without = _NOT_PLAIN if plain else frozenset[str]()
+    return pa.schema([pa.field(_LINES, pa.list_(_json_type("TracesData", without)))])
 
 
 @cache
