@@ -28,6 +28,7 @@ class Around(threading.local):
     Attributes:
         epoch: The epoch its steps are part of.
         batch: Position of the next run in its epoch, counted from 0.
+        count: Steps in the next run, where it is scheduled rather than run.
         open: The step that a loop has declared and not ended.
         waits: Waits for data that no step has claimed yet.
         others: Whether functions that do not train ran since the last wait.
@@ -40,6 +41,7 @@ class Around(threading.local):
 
     epoch: int | None = None
     batch: int | None = None
+    count: int = 1
     open: OpenStep | None = None
     waits: tuple[Wait, ...] = ()
     others: bool = False

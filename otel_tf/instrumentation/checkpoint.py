@@ -61,7 +61,8 @@ class CheckpointSeam(Seam):
         around = self._around
         if around.checkpointing:
             return wrapped(*args, **kwargs)
-        around.checkpointing = True
+        # What saves or restores through a tf.function writes variables, and is no step.
+        busy, around.busy, around.checkpointing = around.busy, True, True
         try:
             with self._run_spans.span(name, {semconv.CHECKPOINT_PATH: _text(path)}) as later:
                 result = wrapped(*args, **kwargs)
@@ -72,7 +73,7 @@ class CheckpointSeam(Seam):
                             callback()
                 return result
         finally:
-            around.checkpointing = False
+            around.busy, around.checkpointing = busy, False
 
     def _save_eagerly(self, wrapped: Call, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not context.executing_eagerly():

@@ -165,7 +165,7 @@ class RunSpans:
                 self.end(span, attributes=later)
 
     def _problem(self, error: BaseException) -> SpanError:
-        if self._around.told == id(error):
+        if self._steps.is_told(error):
             return status_only(describe_error(error))
         return self._steps.problem(error)
 

@@ -44,6 +44,7 @@ class Steps:
         self._lock = threading.Lock()
         self._streams: dict[int | None, Stream] = {}
         self._local = 0
+        self._told: weakref.WeakSet[BaseException] = weakref.WeakSet()
         self.at: int | None = None
         self._name_incarnation()
         _all_steps.add(self)
@@ -248,8 +249,19 @@ class Steps:
 
     def problem(self, error: BaseException) -> SpanError:
         """Returns the error for the innermost span it happened in, and remembers that it is told."""
-        self.around.told = id(error)
+        self.told(error)
         return describe_error(error)
+
+    def told(self, error: BaseException) -> None:
+        """Remembers that the event of an exception is on a span."""
+        try:
+            self._told.add(error)
+        except TypeError:  # Python's own exceptions can only be remembered by their place in memory
+            self.around.told = id(error)
+
+    def is_told(self, error: BaseException) -> bool:
+        """Returns whether the event of an exception is on a span already, of whatever thread."""
+        return error in self._told or self.around.told == id(error)
 
     def _name_incarnation(self) -> None:
         # Tells this process from an earlier one of the same task, and from the one it was forked from.

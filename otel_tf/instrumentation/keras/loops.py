@@ -99,7 +99,7 @@ class KerasLoops:
             raise
         finally:
             thread.fit = outer
-            around.epoch, around.batch = epoch, batch
+            around.epoch, around.batch, around.count = epoch, batch, 1
         with _FIT:
             self._leave(fit, None)
         return result
@@ -152,10 +152,11 @@ class KerasLoops:
             with _BATCH:
                 batch = int(args[0] if args else kwargs["batch"])
                 self._around.batch = batch
-                if not fit.coordinated:
-                    fit.open = self._steps.open(
-                        stream=fit.stream, count=self._steps_in_run(fit.model, callbacks, batch)
-                    )
+                count = self._steps_in_run(fit.model, callbacks, batch)
+                if fit.coordinated:
+                    self._around.count = count or 1
+                else:
+                    fit.open = self._steps.open(stream=fit.stream, count=count)
         return result
 
     def batch_end(self, wrapped: Call, _: Any, args: Arguments, kwargs: Keywords) -> Any:

@@ -50,6 +50,9 @@ class KerasSeam(Seam):
     def wrap(self, name: str) -> None:
         """Wraps one Keras.
 
+        Args:
+            name: The module that was imported.
+
         Raises:
             DidNotInstrument: This version is not one we know; only under test. A program that does not
                 use Keras's loops loses nothing.
@@ -61,17 +64,17 @@ class KerasSeam(Seam):
         except (DidNotInstrument, ImportError, AttributeError) as error:
             if is_strict():
                 raise
-            _logger.warning("the loops of this %s are not recorded: %s", name, error)
+            _logger.warning("the loops of this %s are not recorded: %s", name.partition(".")[0], error)
 
     def wrap_keras_3(self, seams: Seams) -> None:
         """Wraps Keras 3, where TensorFlow is its backend."""
-        import keras
+        from keras.src import backend
         from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
         from keras.src.callbacks.callback_list import CallbackList
         from keras.src.models.model import Model
         from keras.src.utils import traceback_utils
 
-        if keras.backend.backend() != "tensorflow":
+        if backend.backend() != "tensorflow":
             return
         loops = self._loops
         seams.wrap(TensorFlowTrainer, "fit", loops.fit_of_keras_3)
@@ -115,7 +118,12 @@ def _with_path(surround: Any) -> Wrapper:
     return wrapper
 
 
-_WAYS = {"keras": KerasSeam.wrap_keras_3, "tf_keras": KerasSeam.wrap_tf_keras}
+#: By the module that brings all that is wrapped. Not by the package: Keras may be in the middle of its own
+#: import when it imports TensorFlow, and that is when we may be called.
+_WAYS = {
+    "keras.src.models.model": KerasSeam.wrap_keras_3,
+    "tf_keras.src.engine.training": KerasSeam.wrap_tf_keras,
+}
 _attached: weakref.WeakSet[KerasSeam] = weakref.WeakSet()
 #: Modules that are watched for; a hook cannot be taken back.
 _hooked: set[str] = set()

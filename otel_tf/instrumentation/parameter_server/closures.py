@@ -8,7 +8,9 @@ import threading
 import time
 
 from otel_tf import ids, semconv
+from otel_tf.instrumentation.around import Around
 from otel_tf.instrumentation.errors import status_only
+from otel_tf.instrumentation.stream import Stream
 from otel_tf.telemetry import Pipeline, SpanError, SpanKind
 
 __all__ = ["Attempt", "ClosureRecord", "ClosureSpans"]
@@ -22,16 +24,26 @@ class ClosureRecord:
     trace_id: int
     span_id: int
     function_name: str
-    training: bool
+    #: Where its step's number comes from; None where it trains nothing.
+    stream: Stream | None
     stamped: bool
     seq: int
     start_mono_ns: int
     start_ns: int
     queued_mono_ns: int
+    #: What the loop that scheduled it told: its epoch, its batch, the steps that it takes.
+    epoch: int | None = None
+    batch: int | None = None
+    steps: int = 1
     attempts: int = 0
     queue_time_ns: int = 0
     last: Attempt | None = None
     ended: bool = False
+
+    @property
+    def training(self) -> bool:
+        """Whether it takes steps."""
+        return self.stream is not None
 
 
 @dataclasses.dataclass(slots=True)
@@ -70,7 +82,6 @@ class ClosureSpans:
         self._run_id = run_id
         self._numbers = itertools.count()
         self._lock = threading.Lock()
-        self._version: int | None = None
         self._closure = pipeline.layout(
             semconv.SPAN_CLOSURE,
             kind=SpanKind.PRODUCER,
@@ -86,6 +97,10 @@ class ClosureSpans:
                 semconv.GLOBAL_STEP,
                 semconv.STALENESS,
                 semconv.STALENESS_SOURCE,
+                semconv.EPOCH,
+                semconv.BATCH,
+                semconv.STEPS_PER_EXECUTION,
+                semconv.STEP_STREAM,
             ),
         )
         self._dispatch = pipeline.layout(
@@ -103,18 +118,9 @@ class ClosureSpans:
             ),
         )
 
-    @property
-    def needs_version(self) -> bool:
-        """Whether the step count that training starts from is still unknown."""
-        return self._version is None
-
-    def start_from(self, version: int) -> None:
-        """Sets the step count before the first step, once."""
-        with self._lock:
-            if self._version is None:
-                self._version = version
-
-    def scheduled(self, function_name: str, *, training: bool, stamped: bool) -> ClosureRecord:
+    def scheduled(
+        self, function_name: str, *, stream: Stream | None, stamped: bool, around: Around
+    ) -> ClosureRecord:
         """Starts a closure's span, in the thread that scheduled it."""
         seq, mono_ns, wall_ns = self._pipeline.now()
         number = next(self._numbers)
@@ -123,12 +129,15 @@ class ClosureSpans:
             trace_id=ids.trace_id(self._run_id, "closure", number),
             span_id=ids.random_span_id(),
             function_name=function_name,
-            training=training,
+            stream=stream,
             stamped=stamped,
             seq=seq,
             start_mono_ns=mono_ns,
             start_ns=wall_ns,
             queued_mono_ns=mono_ns,
+            epoch=None if stream is None else around.epoch,
+            batch=None if stream is None else around.batch,
+            steps=1 if stream is None else around.count,
         )
 
     def started(self, closure: ClosureRecord, worker: str) -> Attempt:
@@ -145,7 +154,7 @@ class ClosureSpans:
             seq=seq,
             start_mono_ns=mono_ns,
             start_ns=wall_ns,
-            version_read=self._version or 0,
+            version_read=(closure.stream.number or 0) if closure.stream else 0,
         )
         closure.last = attempt
         return attempt
@@ -153,10 +162,11 @@ class ClosureSpans:
     def succeeded(self, attempt: Attempt) -> None:
         """Counts the step that an attempt applied; called as soon as the worker answered."""
         attempt.end_ns = attempt.start_ns + time.monotonic_ns() - attempt.start_mono_ns
-        if attempt.closure.training:
+        stream = attempt.closure.stream
+        if stream is not None:
             with self._lock:
-                before = self._version or 0
-                self._version = attempt.global_step = before + 1
+                before = stream.number or 0
+                stream.number = attempt.global_step = before + attempt.closure.steps
             attempt.staleness = before - attempt.version_read
 
     def failed(self, attempt: Attempt, error: SpanError) -> None:
@@ -217,6 +227,10 @@ class ClosureSpans:
                 last.global_step if last else None,
                 staleness,
                 None if staleness is None else semconv.SOURCE_COORDINATOR,
+                closure.epoch,
+                closure.batch,
+                closure.steps if closure.steps != 1 else None,
+                (closure.stream.index or None) if closure.stream else None,
             ),
             error=error and status_only(error),
         )

@@ -22,13 +22,14 @@ from otel_tf import ids
 from otel_tf._guard import Guard
 from otel_tf.config import Settings
 from otel_tf.identity import Identity
-from otel_tf.instrumentation.around import Around
 from otel_tf.instrumentation.errors import describe_error
 from otel_tf.instrumentation.parameter_server.closures import Attempt, ClosureRecord, ClosureSpans
 from otel_tf.instrumentation.parameter_server.cluster import ClusterTelemetry
 from otel_tf.instrumentation.parameter_server.stamps import name_of, ring_name, stamped
 from otel_tf.instrumentation.parameter_server.workers import WorkerTelemetry
 from otel_tf.instrumentation.seams import Seam, Seams
+from otel_tf.instrumentation.steps import Steps
+from otel_tf.instrumentation.stream import Stream
 from otel_tf.instrumentation.training_function import step_counter, trains
 from otel_tf.telemetry import Pipeline
 
@@ -65,9 +66,10 @@ class _Outcome(threading.local):
 class CoordinatorSeam(Seam):
     """Everything that is wrapped for ParameterServerStrategy, and the state behind it."""
 
-    def __init__(self, pipeline: Pipeline, settings: Settings, identity: Identity, around: Around) -> None:
+    def __init__(self, pipeline: Pipeline, settings: Settings, identity: Identity, steps: Steps) -> None:
         self._pipeline = pipeline
-        self._around = around
+        self._steps = steps
+        self._around = steps.around
         self._settings = settings
         self._identity = identity
         # Tells this coordinator process from an earlier one of the same run.
@@ -77,7 +79,7 @@ class CoordinatorSeam(Seam):
         self._clusters: weakref.WeakKeyDictionary[Any, ClusterTelemetry] = weakref.WeakKeyDictionary()
         self._workers: weakref.WeakKeyDictionary[Any, WorkerTelemetry] = weakref.WeakKeyDictionary()
         self._wrapped_functions: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._trains: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
+        self._streams: weakref.WeakKeyDictionary[Any, Stream | None] = weakref.WeakKeyDictionary()
         self._outcome = _Outcome()
         self._stop_idle_look: Callable[[], None] = lambda: None
 
@@ -143,9 +145,9 @@ class CoordinatorSeam(Seam):
         elif wrapper is None:
             wrapped(*args, **kwargs)
         with _SCHEDULING:
-            training = self._is_training(instance._concrete_function)
+            stream = self._stream_of(instance._concrete_function)
             record = self._closures.scheduled(
-                name_of(function), training=training, stamped=wrapper is not None
+                name_of(function), stream=stream, stamped=wrapper is not None, around=self._around
             )
             setattr(instance, _RECORD, record)
 
@@ -171,15 +173,18 @@ class CoordinatorSeam(Seam):
                 self._wrapped_functions.add(function)
             return vars(function)[_WRAPPER]
 
-    def _is_training(self, concrete: Any) -> bool:
-        known = self._trains.get(concrete)
-        if known is None:
-            known = self._trains[concrete] = trains(concrete)
-            if known and self._closures.needs_version:
-                counter = step_counter(concrete)
+    def _stream_of(self, concrete: Any) -> Stream | None:
+        """Returns where the steps of a function get their numbers; None where it does not train."""
+        if concrete in self._streams:
+            return self._streams[concrete]
+        stream = None
+        if trains(concrete):
+            stream = self._steps.stream_of(step_counter(concrete))
+            if stream.number is None:
                 # One remote read in a run: training may go on from a checkpoint.
-                self._closures.start_from(0 if counter is None else int(counter.numpy()))
-        return known
+                self._steps.synchronise(stream)
+        self._streams[concrete] = stream
+        return stream
 
     # -- running -------------------------------------------------------------------------------------------
 
@@ -203,7 +208,7 @@ class CoordinatorSeam(Seam):
             except BaseException as error:
                 with Guard("recording a failed attempt"):
                     if attempt is not None:
-                        self._closures.failed(attempt, describe_error(error))
+                        self._closures.failed(attempt, self._steps.problem(error))
                         telemetry.failed(attempt, worker_lost=_is_worker_lost(error))
                         self._closures.write_dispatch(attempt)
                 raise
@@ -212,6 +217,8 @@ class CoordinatorSeam(Seam):
             with _RECORDING:
                 if attempt is not None:
                     self._closures.succeeded(attempt)
+                    if attempt.global_step is not None:
+                        self._steps.at = attempt.global_step
                     telemetry.succeeded(attempt)
                     self._closures.write_dispatch(attempt)
             return result

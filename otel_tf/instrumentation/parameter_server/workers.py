@@ -73,7 +73,7 @@ class WorkerTelemetry:
     def succeeded(self, attempt: Attempt) -> None:
         """Takes a successful attempt; its worker's stamps are fetched later."""
         if attempt.closure.training:
-            self._steps += 1
+            self._steps += attempt.closure.steps
             attempt.local_step = self._steps
         if attempt.closure.stamped:
             self._pending.append(attempt)
@@ -237,9 +237,24 @@ class WorkerTelemetry:
                 attempt.local_step,
                 attempt.staleness,
                 None if attempt.staleness is None else semconv.SOURCE_COORDINATOR,
+                closure.epoch,
+                closure.batch,
+                closure.steps if closure.steps != 1 else None,
+                (closure.stream.index or None) if closure.stream else None,
             ),
             error=attempt.error,
         )
+        if closure.training:
+            self._cluster.pipeline.record_later(self._measure, (end_ns - start_ns, attempt.staleness))
+
+    def _measure(self, facts: tuple[int, int | None]) -> tuple[()]:
+        """Records the metrics of a step; on the flusher's thread."""
+        duration_ns, staleness = facts
+        metrics, of_worker = self._cluster.pipeline.metrics, {semconv.WORKER: self.name}
+        metrics.step_duration.record(duration_ns / 1e9, of_worker)
+        if staleness is not None:
+            metrics.staleness.record(staleness, of_worker)
+        return ()
 
     @staticmethod
     def _plausible(attempt: Attempt, entry: npt.NDArray[np.float64]) -> tuple[int, int] | None:
@@ -262,6 +277,10 @@ class WorkerTelemetry:
                     semconv.LOCAL_STEP,
                     semconv.STALENESS,
                     semconv.STALENESS_SOURCE,
+                    semconv.EPOCH,
+                    semconv.BATCH,
+                    semconv.STEPS_PER_EXECUTION,
+                    semconv.STEP_STREAM,
                 ),
                 constants={semconv.WORKER: self.name, semconv.TIME_SOURCE: source},
                 remote_parent=True,

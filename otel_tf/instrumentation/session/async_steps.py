@@ -34,7 +34,6 @@ class AsyncSteps:
 
     def __init__(self, pipeline: Pipeline, identity: Identity, steps: Steps) -> None:
         self._pipeline = pipeline
-        self._metrics = pipeline.metrics
         self._steps = steps
         self._task = identity.task
         self._lock = threading.Lock()
@@ -81,7 +80,7 @@ class AsyncSteps:
 
     def _make(self, facts: _Facts) -> list[Record]:
         seq, mono_ns, start_ns = facts.begun
-        self._metrics.step_duration.record((facts.end_mono_ns - mono_ns) / 1e9, self._worker)
+        self._pipeline.metrics.step_duration.record((facts.end_mono_ns - mono_ns) / 1e9, self._worker)
         return [
             Record(
                 self._layout,

@@ -90,17 +90,16 @@ class SessionSeam(Seam):
 
     def _run(self, wrapped: Call, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         around = self._around
-        if around.busy:
-            return wrapped(*args, **kwargs)
         fetches = args[0] if args else kwargs.get("fetches")
         judged: Fetches | None = None
-        with _JUDGING:
-            judged = self._judge.judge(instance.graph, fetches)
+        if not around.busy:
+            with _JUDGING:
+                judged = self._judge.judge(instance.graph, fetches)
         if judged is None or not judged.train:
             try:
                 return wrapped(*args, **kwargs)
             except _LOST as error:
-                # A hook's own run, say: no step, and yet the end of the session.
+                # A run of a hook or a saver: no step, and yet the end of the session.
                 self._thread.lost = error
                 raise
         stream: Stream | None = None
