@@ -11,26 +11,20 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, SupportsIndex
 
-from otel_tf import config
-from otel_tf.identity import Identity, identify
 from otel_tf.instrumentation.checkpoint import CheckpointSeam
-from otel_tf.instrumentation.cluster import cluster_of
+from otel_tf.instrumentation.core import Core
 from otel_tf.instrumentation.data_wait import DataWaitSeam
 from otel_tf.instrumentation.declared import DeclaredStep
 from otel_tf.instrumentation.function_call import FunctionCallSeam
 from otel_tf.instrumentation.keras.seam import KerasSeam
 from otel_tf.instrumentation.multi_worker.collectives import CollectiveSeam
-from otel_tf.instrumentation.multi_worker.run_name import awaits_name
 from otel_tf.instrumentation.multi_worker.workers import WorkersSeam
 from otel_tf.instrumentation.parameter_server.coordinator import CoordinatorSeam
-from otel_tf.instrumentation.run_spans import RunSpans
 from otel_tf.instrumentation.seams import Seam, Seams
 from otel_tf.instrumentation.session.seam import SessionSeam
-from otel_tf.instrumentation.steps import Steps
 from otel_tf.instrumentation.tracing import TracingSeam
-from otel_tf.telemetry import Pipeline, start
 
-__all__ = ["Handle", "attached", "instrument", "step", "uninstrument"]
+__all__ = ["Handle", "attached", "instrument", "recording", "step", "uninstrument"]
 
 _lock = threading.Lock()
 #: "handle" while attached.
@@ -40,12 +34,12 @@ _attached: dict[str, Handle] = {}
 class Handle:
     """What `instrument` returns: the way to flush and to undo. A context manager that undoes on exit."""
 
-    def __init__(self, pipeline: Pipeline, steps: Steps, seams: Seams, attached: Sequence[Seam]) -> None:
-        self._pipeline = pipeline
-        self._steps = steps
-        self._seams = seams
-        self._seams_attached = attached
-        self._forget_exit = pipeline.before_exit(self._settle)
+    def __init__(self, core: Core) -> None:
+        self.core = core
+        self._pipeline = core.pipeline
+        self._seams = Seams()
+        self._seams_attached: Sequence[Seam] = ()
+        self._forget_exit = core.pipeline.before_exit(self._settle)
 
     @property
     def run_id(self) -> str:
@@ -62,7 +56,29 @@ class Handle:
 
     def step(self, number: SupportsIndex | None = None) -> AbstractContextManager[None]:
         """Declares a step; see `otel_tf.step`."""
-        return DeclaredStep(self._steps, number) if self._seams_attached else contextlib.nullcontext()
+        return DeclaredStep(self.core.steps, number) if self._pipeline.enabled else contextlib.nullcontext()
+
+    @property
+    def sees_loops(self) -> bool:
+        """Whether TensorFlow's and Keras's own functions are wrapped, so that nobody else has to tell."""
+        return bool(self._seams_attached)
+
+    def attach(self) -> None:
+        """Wraps TensorFlow's functions; a second call does nothing.
+
+        Raises:
+            DidNotInstrument: The installed TensorFlow is not one we know; nothing is wrapped then.
+        """
+        if self._seams_attached or not self._pipeline.enabled:
+            return
+        seams = _seams(self.core)
+        try:
+            for seam in seams:
+                seam.attach(self._seams)
+        except BaseException:
+            self._seams.undo()
+            raise
+        self._seams_attached = seams
 
     def flush(self, timeout_s: float = 10.0) -> bool:
         """Fetches what workers still hold, writes the spool and offers the rest to the network.
@@ -139,31 +155,42 @@ def instrument(strategy: Any = None, *, tracer_provider: Any = None, **settings:
         DidNotInstrument: The installed TensorFlow is not one we know.
     """
     with _lock:
-        if "handle" in _attached:
-            return _attached["handle"]
-        in_force = config.resolve(**settings)
-        name = None if strategy is None else type(strategy).__name__
-        identity = identify(in_force, strategy=name, cluster=cluster_of(strategy))
-        pipeline = start(
-            in_force, identity, tracer_provider=tracer_provider, provisional=awaits_name(identity)
-        )
-        seams = Seams()
-        steps = Steps(pipeline, identity)
-        attached = _seams(pipeline, in_force, identity, steps) if pipeline.enabled else []
+        handle = _attached.get("handle")
+        if handle is not None:
+            handle.attach()
+            return handle
+        handle = Handle(Core.start(strategy, tracer_provider, settings, agrees=True))
         try:
-            for seam in attached:
-                seam.attach(seams)
+            handle.attach()
         except BaseException:
-            seams.undo()
-            pipeline.shutdown(0.0)
+            handle.core.pipeline.shutdown(0.0)
             raise
-        handle = _attached["handle"] = Handle(pipeline, steps, seams, attached)
+        _attached["handle"] = handle
         return handle
 
 
-def _seams(pipeline: Pipeline, settings: config.Settings, identity: Identity, steps: Steps) -> list[Seam]:
+def recording(**settings: Any) -> Handle:
+    """Returns the handle of this process; starts recording, with nothing wrapped, where there is none.
+
+    For callbacks and hooks, which are told by the program what happens.
+
+    Args:
+        **settings: As for `instrument`; without effect where this process records already.
+
+    Raises:
+        UserError: A setting that does not exist, or a run id that cannot name a folder.
+    """
+    with _lock:
+        handle = _attached.get("handle")
+        if handle is None:
+            handle = _attached["handle"] = Handle(Core.start(None, None, settings, agrees=False))
+        return handle
+
+
+def _seams(core: Core) -> list[Seam]:
     """Returns every seam, in the order of attaching."""
-    run_spans = RunSpans(pipeline, identity, steps)
+    pipeline, settings, identity = core.pipeline, core.settings, core.identity
+    steps, run_spans = core.steps, core.run_spans
     checkpoints = CheckpointSeam(steps, run_spans)
     return [
         FunctionCallSeam(pipeline, steps),
@@ -172,7 +199,7 @@ def _seams(pipeline: Pipeline, settings: config.Settings, identity: Identity, st
         checkpoints,
         KerasSeam(steps, run_spans, checkpoints),
         SessionSeam(pipeline, identity, steps, run_spans, checkpoints),
-        CoordinatorSeam(pipeline, settings, identity, steps.around),
+        CoordinatorSeam(pipeline, settings, identity, steps),
         CollectiveSeam(pipeline, settings, identity, steps.spans),
         WorkersSeam(pipeline, settings, identity),
     ]

@@ -62,7 +62,6 @@ class StepSpans:
 
     def __init__(self, pipeline: Pipeline, identity: Identity) -> None:
         self._pipeline = pipeline
-        self._metrics = pipeline.metrics
         self._threshold_ns = pipeline.settings.data_wait_threshold_ms * 1_000_000
         self._writes_roots = identity.is_chief
         self._followers: list[Follower] = []
@@ -123,7 +122,7 @@ class StepSpans:
             follower(number, facts.begun, facts.end_mono_ns, trace_id, own_id)
         seq, mono_ns, start_ns = facts.begun
         end_ns = start_ns + facts.end_mono_ns - mono_ns
-        self._metrics.step_duration.record((facts.end_mono_ns - mono_ns) / 1e9, self._worker)
+        self._pipeline.metrics.step_duration.record((facts.end_mono_ns - mono_ns) / 1e9, self._worker)
         values = (
             seq,
             mono_ns,
@@ -160,7 +159,7 @@ class StepSpans:
         long = []
         for wait in waits:
             waited_ns = wait.end_mono_ns - wait.begun[1]
-            self._metrics.data_wait_duration.record(waited_ns / 1e9, self._worker)
+            self._pipeline.metrics.data_wait_duration.record(waited_ns / 1e9, self._worker)
             if waited_ns >= self._threshold_ns:
                 long.append(wait)
         return long

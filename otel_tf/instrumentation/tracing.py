@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tensorflow.python.eager.polymorphic_function import polymorphic_function, tracing_compilation
+from tensorflow.python.util import tf_decorator
 
 from otel_tf import semconv
 from otel_tf._guard import Guard
@@ -67,13 +68,16 @@ class TracingSeam(Seam):
         with _RECORDING:
             if span is not None:
                 self._run_spans.end(span)
-                name = span.attributes[semconv.FUNCTION_NAME]
-                self._pipeline.metrics.function_tracings.add(1, {semconv.FUNCTION_NAME: str(name)})
+                self._pipeline.record_later(self._count, str(span.attributes[semconv.FUNCTION_NAME]))
         return result
+
+    def _count(self, name: str) -> tuple[()]:
+        self._pipeline.metrics.function_tracings.add(1, {semconv.FUNCTION_NAME: name})
+        return ()
 
     def _begin(self, function_type: Any, _: Any, __: Any, options: Any) -> RunSpan | None:
         name = str(options.name)
-        if name.startswith("otel_tf_"):
+        if name.startswith("otel_tf_") or _is_internal(name, options.python_function):
             return None
         signature = str(function_type)[:_SIGNATURE_LIMIT]
         signatures = self._signatures.setdefault(name, deque(maxlen=2))
@@ -117,3 +121,11 @@ class TracingSeam(Seam):
             self._steps.at,
             " then ".join(signatures),
         )
+
+
+def _is_internal(name: str, function: Any) -> bool:
+    """Returns whether a function is TensorFlow's own plumbing, such as a distributed dataset's."""
+    if not name.startswith("_"):
+        return False
+    _, plain = tf_decorator.unwrap(function)
+    return str(getattr(plain, "__module__", "")).startswith("tensorflow.")

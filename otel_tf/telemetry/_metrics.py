@@ -7,14 +7,14 @@ import weakref
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from otel_tf import __version__, semconv
+from otel_tf import semconv
 
 if TYPE_CHECKING:
-    from opentelemetry.metrics import Counter, Histogram
+    from opentelemetry.metrics import Counter, Histogram, Meter
 
     from otel_tf.telemetry._pipeline import Pipeline
 
-__all__ = ["Instruments", "instruments", "observe"]
+__all__ = ["Instruments", "instruments"]
 
 #: Bounds in s from half a millisecond to minutes; the SDK's own are for milliseconds.
 _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 120.0)
@@ -38,11 +38,9 @@ class Instruments:
     function_tracings: Counter
 
 
-def instruments() -> Instruments:
-    """Returns the instruments of training; without a meter provider they do nothing."""
-    from opentelemetry.metrics import get_meter
-
-    meter = get_meter(semconv.SCOPE, __version__)
+def instruments(pipeline: Pipeline, meter: Meter) -> Instruments:
+    """Returns the instruments of training, and registers those of the pipeline itself."""
+    _observe(pipeline, meter)
 
     def histogram(name: str, unit: str, description: str, bounds: tuple[float, ...]) -> Histogram:
         try:
@@ -66,13 +64,13 @@ def instruments() -> Instruments:
     )
 
 
-def observe(pipeline: Pipeline) -> None:
+def _observe(pipeline: Pipeline, meter: Meter) -> None:
     """Registers what a metrics reader asks for; costs nothing until one does.
 
     ``otel_tf.spans.dropped`` counts spans by ``error.type``: ``queue_full`` were lost, ``not_sent`` are in
     the spool but not at the endpoint. ``otel_tf.spool.size`` is what this process has spooled, in bytes.
     """
-    from opentelemetry.metrics import Observation, get_meter
+    from opentelemetry.metrics import Observation
 
     # Instruments outlive pipelines.
     reference = weakref.ref(pipeline)
@@ -84,7 +82,6 @@ def observe(pipeline: Pipeline) -> None:
 
         return callback
 
-    meter = get_meter(semconv.SCOPE, __version__)
     meter.create_observable_counter(
         semconv.METRIC_SPANS_DROPPED,
         [

@@ -20,7 +20,8 @@ from otel_tf._guard import Guard
 from otel_tf.telemetry import _clock
 from otel_tf.telemetry._drain import Drain
 from otel_tf.telemetry._environment import positive
-from otel_tf.telemetry._metrics import Instruments, instruments, observe
+from otel_tf.telemetry._meters import Meters
+from otel_tf.telemetry._metrics import Instruments, instruments
 from otel_tf.telemetry._network import Limits, Network
 from otel_tf.telemetry._records import AttributeValue, Layout, Record, SpanError, SpanKind, SpanLink
 from otel_tf.telemetry._resource import TaskResource, own_attributes, task_attributes
@@ -108,6 +109,7 @@ class Pipeline:
             ),
             adopt=self._adopt,
         )
+        self._meters = Meters(self.resource)
         self._drain = Drain(self._network, self._spool, max_batch)
         self._queue = self._drain.queue
         self._append = self._queue.append
@@ -186,13 +188,10 @@ class Pipeline:
             self._flusher.hurry()
 
     def record_later(self, make: Callable[[Facts], Iterable[Record]], facts: Facts) -> None:
-        """Takes what a step left behind and makes spans of it on the flusher's thread.
-
-        For threads that have no time: they append one tuple, ids and attributes are worked out elsewhere.
-        As safe and as fast as `record`.
+        """Takes what a step left behind, to be made into spans on the flusher's thread; as safe as `record`.
 
         Args:
-            make: Returns the records; called once, guarded, on any thread.
+            make: Returns the records; called once, guarded.
             facts: What it is called with.
         """
         if len(self._queue) >= _MAX_WAITING:
@@ -286,8 +285,8 @@ class Pipeline:
 
     @functools.cached_property
     def metrics(self) -> Instruments:
-        """The instruments of training."""
-        return instruments()
+        """The instruments of training; for the flusher's thread, in what `record_later` calls."""
+        return instruments(self, self._meters.meter())
 
     @property
     def waiting(self) -> bool:
@@ -356,6 +355,7 @@ class Pipeline:
         self.name()
         written = self._drain.within(timeout_s)
         sent = self._network.flush(max(deadline - time.monotonic(), 0.0), provider=False)
+        self._meters.stop(deadline - time.monotonic())
         self._closed = True
         self._running = False
         self._flusher.stop()
@@ -390,7 +390,8 @@ class Pipeline:
         # All imports happen here, on the caller's thread: none must meet the program's own on another.
         with _drain_guard:
             self._network.prepare()
-            observe(self)
+            if self._meters.prepare():
+                _ = self.metrics
         self._resume()
 
     def _register(self) -> None:
@@ -452,6 +453,8 @@ class Pipeline:
         self._flusher.abandon()
         self._callbacks.abandon()
         self._network.abandon()
+        self._meters.abandon()
+        vars(self).pop("metrics", None)
         if self._spool is not None:
             self._spool.abandon()
 
