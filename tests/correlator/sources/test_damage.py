@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 
 import pyarrow as pa
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from otel_tf.correlator import sources
 from otel_tf.errors import UserError
+from tests.correlator.sources.test_otlp_proto import frame, message
 
 ANY_JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
@@ -93,8 +95,79 @@ def test_any_bytes_at_all_are_refused_in_one_line(samples, content, magic):
     assert len(str(refused.value).splitlines()) == 1
 
 
+@st.composite
+def mutated(draw, content):
+    """``content`` with bytes flipped, written over, put in, taken out, repeated, or cut off."""
+    data = bytearray(content)
+    for _ in range(draw(st.integers(1, 6))):
+        at = draw(st.integers(0, max(len(data) - 1, 0)))
+        piece = draw(st.binary(min_size=1, max_size=4))
+        match draw(st.integers(0, 5)):
+            case 0 if data:
+                data[at] ^= 1 << draw(st.integers(0, 7))
+            case 1:
+                data[at : at + len(piece)] = piece
+            case 2:
+                data[at:at] = piece
+            case 3:
+                del data[at : at + draw(st.integers(1, 30))]
+            case 4:
+                begin = draw(st.integers(0, len(data)))
+                data[at:at] = data[begin : begin + 60]
+            case _:
+                del data[len(data) - min(len(data), draw(st.integers(0, 200))) :]
+    return bytes(data)
+
+
+def sample_of_everything(samples):
+    attributes = {
+        "tensorflow.global_step": 5,
+        "d": 0.5,
+        "yes": True,
+        "list": ["a", {"k": [1]}],
+        "e": '"\\ \u2603',
+    }
+    event = {"name": "exception", "attributes": samples.pairs({"exception.type": "E"})}
+    link = {"traceId": f"{9:032x}", "spanId": f"{8:016x}"}
+    fields = {"events": [event], "links": [link], "status": {"code": 2, "message": "boom"}}
+    return samples.traces(
+        *(samples.span(n, attributes, parentSpanId=f"{n + 1:016x}", **fields) for n in (1, 2)),
+        resource={"service.name": "s", "process.pid": 7, "args": ["a"]},
+    )
+
+
+@settings(parent=SETTINGS, max_examples=400)
+@given(data=st.data())
+@pytest.mark.parametrize("form", ["json", "message", "frames", "gzip"])
+def test_a_file_with_any_damage_is_read_or_refused_in_one_line(samples, form, data):
+    document = sample_of_everything(samples)
+    lines = (json.dumps(document, separators=(",", ":"), ensure_ascii=False) + "\n").encode() * 2
+    content = {
+        "json": lines,
+        "message": message(document),
+        "frames": frame(message(document)) * 2,
+        "gzip": gzip.compress(lines),
+    }[form]
+    path = samples.folder / "damaged"
+    path.write_bytes(data.draw(mutated(content)))
+    refused = ""
+    try:
+        ingested = sources.read([str(path)])
+    except UserError as error:
+        refused = str(error)
+    if refused:
+        assert "damaged" in refused
+        assert "\n" not in refused
+        return
+    ingested.spans.validate(full=True)
+    assert all(
+        isinstance(json.loads(text), dict) for text in ingested.spans["attributes"].drop_null().to_pylist()
+    )
+    assert set(ingested.first_skipped) == set(ingested.skipped)
+
+
 def test_a_null_between_lines_does_not_reach_arrow(samples):
-    # Arrow's own reader of lines crashes on it, so this is here to end the test run if it does again.
+    # Arrow's reader of lines crashes on it, so this is here to end the test run if anything does again.
     for noise in ("null", " null ", "{}null", "null null", "\ufeffnull"):
         assert ids_of(samples.write(noise, samples.traces(samples.span(1)), noise)) == {1}
 
