@@ -17,7 +17,15 @@ if TYPE_CHECKING:
     from otel_tf.correlator import Result
     from otel_tf.instrumentation.attach import Handle
 
-__all__ = ["__version__", "correlate", "instrument", "step", "uninstrument"]
+__all__ = [
+    "__version__",
+    "correlate",
+    "instrument",
+    "keras_callback",
+    "session_run_hook",
+    "step",
+    "uninstrument",
+]
 
 __version__ = "0.1.0"
 
@@ -57,6 +65,34 @@ def step(number: SupportsIndex | None = None) -> AbstractContextManager[None]:
         return contextlib.nullcontext()
     declared: AbstractContextManager[None] = attach.step(number)
     return declared
+
+
+def keras_callback(**settings: Any) -> Any:
+    """Returns a callback for ``fit``, ``evaluate`` and ``predict`` of Keras 3 and of tf_keras.
+
+    For those who would rather pass a callback than call `instrument`, beside which it does nothing. A step
+    that raises has no span: Keras calls no callback then.
+
+    Args:
+        **settings: As for `instrument`.
+    """
+    from otel_tf.instrumentation.keras.callback import make_callback
+
+    return make_callback(settings)
+
+
+def session_run_hook(**settings: Any) -> Any:
+    """Returns a `SessionRunHook` for the monitored sessions of TensorFlow 1.
+
+    For those who would rather pass a hook than call `instrument`, beside which it does nothing. A run that
+    raises has no span: TensorFlow calls no hook then.
+
+    Args:
+        **settings: As for `instrument`.
+    """
+    from otel_tf.instrumentation.session.hook import StepHook
+
+    return StepHook(settings)
 
 
 def uninstrument() -> None:

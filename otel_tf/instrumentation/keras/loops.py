@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from otel_tf import semconv
 from otel_tf._guard import Guard
+from otel_tf.instrumentation.keras.counter import counter_of
 from otel_tf.instrumentation.open_step import OpenStep, is_end_of_data
 from otel_tf.instrumentation.run_spans import RunSpan, RunSpans
 from otel_tf.instrumentation.steps import Steps
@@ -32,14 +33,6 @@ _logger = logging.getLogger("otel_tf")
 _FIT = Guard("following Keras's fit")
 _BATCH = Guard("following Keras's batches")
 _EVALUATING = Guard("following Keras's evaluate or predict")
-
-
-def _counter(model: Any) -> Any | None:
-    """Returns the variable that counts a model's steps, if it is there yet."""
-    optimizer = getattr(model, "optimizer", None)
-    # Loss scaling wraps the optimizer that counts.
-    optimizer = getattr(optimizer, "inner_optimizer", optimizer)
-    return getattr(optimizer, "_iterations", None)
 
 
 class _Fit:
@@ -222,7 +215,7 @@ class KerasLoops:
                 self._steps.abandon(opened)
 
     def _stream_of(self, model: Any) -> Stream | None:
-        counter = _counter(model)
+        counter = counter_of(model)
         return None if counter is None else self._steps.stream_of(counter)
 
     # -- evaluate and predict ----------------------------------------------------------------------------
@@ -252,7 +245,7 @@ class KerasLoops:
     @_EVALUATING
     def _where(self, model: Any) -> dict[str, int | None]:
         """Returns the attributes of the step that a model is at; another one may be trained beside it."""
-        stream = self._steps.known_stream(_counter(model))
+        stream = self._steps.known_stream(counter_of(model))
         number = self._steps.at if stream is None else stream.number
         return {semconv.STEP_BEFORE: number, semconv.STEP_AFTER: number}
 

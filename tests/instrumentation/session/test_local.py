@@ -11,9 +11,11 @@ import tensorflow as tf
 from tensorflow.python.client import session
 from tensorflow.python.training import monitored_session
 
+import otel_tf
 from otel_tf import ids
+from otel_tf.instrumentation import attach
 from tests.instrumentation.conftest import Capture, original_of
-from tests.spool import SpooledSpan
+from tests.spool import SpooledSpan, spans
 
 v1 = tf.compat.v1
 
@@ -140,3 +142,39 @@ def test_originals_are_restored(capture: Capture) -> None:
     originals = [original_of(owner, name) for owner, name in patched]
     capture.handle.uninstrument()
     assert [vars(owner)[name] for owner, name in patched] == originals
+
+
+# -- the hook ----------------------------------------------------------------------------
+
+
+def train_with(hook: Any, folder: Path, until: int) -> None:
+    with tf.Graph().as_default():
+        model = Graph()
+        with v1.train.MonitoredTrainingSession(
+            checkpoint_dir=str(folder), hooks=[hook, v1.train.StopAtStepHook(last_step=until)]
+        ) as running:
+            while not running.should_stop():
+                running.run(model.loss)
+                running.run(model.train_op)
+
+
+def test_the_hook_tells_what_the_seam_tells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "none")
+    hook = otel_tf.session_run_hook(run_id="test", run_dir=tmp_path / "run")
+    try:
+        for until in (3, 5):
+            train_with(hook, tmp_path / "saved", until)
+        assert not hasattr(vars(session.BaseSession)["run"], "__wrapped__")
+        handle = attach.attached()
+        assert handle is not None
+        assert handle.flush()
+    finally:
+        otel_tf.uninstrument()
+    steps = spans(tmp_path / "run", "train_step")
+    assert values(steps, "global_step") == [1, 2, 3, 4, 5]
+    assert [step.parent_id for step in steps] == [root.span_id for root in spans(tmp_path / "run", "step")]
+
+
+def test_beside_instrument_the_hook_tells_nothing_twice(capture: Capture, tmp_path: Path) -> None:
+    train_with(otel_tf.session_run_hook(), tmp_path, 3)
+    assert values(capture.spans("train_step"), "global_step") == [1, 2, 3]
