@@ -76,12 +76,15 @@ def run(args: argparse.Namespace) -> int:
             "exporter sent them is not known here (--query asks a Jaeger, --all sends them)",
             file=sys.stderr,
         )
+    if count.already_there and not count.sent and not count.failed and not args.query:
+        _say("all was acknowledged before; what a Jaeger has lost since, as after a restart: --query")
     if args.format == "json":
         found = {"sent": count.sent, "already_there": count.already_there, "failed": count.failed}
         print(json.dumps({**found, "unreadable_lines": count.unreadable, "endpoint": endpoint}))
     else:
         print(
-            f"{endpoint}: {count.sent} spans sent, {count.already_there} already there, {count.failed} failed"
+            f"{endpoint}: {count.sent:,} spans sent, {count.already_there:,} already there, "
+            f"{count.failed:,} failed"
         )
     return 1 if count.failed else 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -45,7 +46,7 @@ class Viewer:
             return cls("Nothing was sent to a Jaeger (--jaeger none).")
         if given:
             return cls(f"Sent to {given}.", given.rstrip("/"))
-        from otel_tf.jaeger import DEFAULT_PORTS, find_binary, start
+        from otel_tf.jaeger import DEFAULT_PORTS, JaegerError, find_binary, start
 
         binary = find_binary()
         if binary is None:
@@ -53,8 +54,13 @@ class Viewer:
                 "No Jaeger binary is at hand (`make jaeger` builds one where Go is installed; "
                 "`otel-tf jaeger` tells the other ways)."
             )
-        usual = not DEFAULT_PORTS.taken()
-        jaeger = start(binary, ports=DEFAULT_PORTS if usual else None, detached=True)
+        jaeger = None
+        if not DEFAULT_PORTS.taken():
+            # Unless another takes one of them at this moment.
+            with contextlib.suppress(JaegerError):
+                jaeger = start(binary, ports=DEFAULT_PORTS, detached=True)
+        usual = jaeger is not None
+        jaeger = jaeger or start(binary, detached=True)
         return cls(
             f"A Jaeger was started for it and stays, with the traces in memory; to end it: kill {jaeger.pid}",
             jaeger.otlp_http,

@@ -95,6 +95,15 @@ def test_all_is_sent_once(run_dir: Path, collector: Collector, replay: Replay) -
     assert len(collector.spans) == 10
 
 
+def test_that_all_was_sent_before_is_no_proof_that_it_is_there(
+    run_dir: Path, collector: Collector, capsys: pytest.CaptureFixture[str]
+) -> None:
+    training(run_dir, 0, 3)
+    for hinted in (False, True):
+        assert main(["replay", str(run_dir), "--endpoint", collector.endpoint]) == 0
+        assert ("--query" in capsys.readouterr().err) == hinted
+
+
 def test_what_is_sent_is_what_the_job_would_have_sent(
     run_dir: Path, collector: Collector, replay: Replay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
