@@ -5,6 +5,7 @@ A line may be large: the Collector's file exporter writes a batch of 8,192 spans
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Iterator, Sequence
@@ -29,6 +30,7 @@ __all__ = ["Lines", "parse_lines", "split_lines"]
 
 _BOM = b"\xef\xbb\xbf"
 _BEGINNING = b'{"resourceSpans":'
+_MOST_WRITERS = 10
 
 Int = npt.NDArray[np.int64]
 
@@ -127,11 +129,13 @@ def _one_by_one(lines: Lines, skipped: Skipped, clocks: list[dict[str, Any]]) ->
     all_lines = lines.data.split(b"\n")
     last = lines.first_line + len(all_lines) - 1 if lines.last else -1
     for number, line in enumerate(all_lines, lines.first_line):
+        report = tolerant.Reporter(skipped, lines.name, lines.file, number, number == last)
         text = line.strip().removeprefix(_BOM)
-        while text:
-            document, text = _document(
-                text, tolerant.Reporter(skipped, lines.name, lines.file, number, number == last)
-            )
+        # Writers that were killed and started again, one after another; but noise may look like many.
+        for _ in range(_MOST_WRITERS):
+            if not text:
+                break
+            document, text = _document(text, report)
             clocks += document.clocks
             if document.resource_spans:
                 found.append((number, tuple(document.resource_spans)))
@@ -141,29 +145,40 @@ def _one_by_one(lines: Lines, skipped: Skipped, clocks: list[dict[str, Any]]) ->
 def _document(text: bytes, report: tolerant.Reporter) -> tuple[tolerant.Document, bytes]:
     """Returns what one line holds, and what is to be read as another line."""
     try:
-        text.decode()
-        parts = LINE.decode(text).parts()
-        if parts is not None:
-            return tolerant.Document(list(parts)), b""
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        pass  # the tolerant reader says what it is
-    try:
-        return tolerant.clean(tolerant.parse(text, report), report), b""
+        return _parsed(text, report), b""
     except tolerant.NotOtlp as error:
         report("not_otlp", str(error))
+        return tolerant.Document(), b""
     except tolerant.NotJson as error:
-        whole, end = complete_spans(text, error.position)
+        whole, end = complete_spans(error.text, error.position)
         # What a writer that was started again appended to a line that was cut off.
-        again = text.find(_BEGINNING, max(end, 1))
-        rest = text[again:] if again > 0 else b""
+        again = error.text.find(_BEGINNING, max(end, 1))
+        rest = error.text[again:] if again > 0 else b""
         kept = tolerant.Document()
-        if whole:
-            kept = _document(whole, report)[0]
-            kept.resource_spans = [part for part in kept.resource_spans if part.resource is not None]
+        with contextlib.suppress(tolerant.NotJson, tolerant.NotOtlp):
+            parts = _parsed(whole, report).resource_spans
+            # Of spans whose resource would have come later, nobody knows whose they are.
+            kept.resource_spans = [part for part in parts if part.resource is not None]
         count = sum(len(scope.spans) for part in kept.resource_spans for scope in part.scopeSpans)
         report.not_json(text, error, count, cut_off=bool(whole or rest))
         return kept, rest
-    return tolerant.Document(), b""
+
+
+def _parsed(text: bytes, report: tolerant.Reporter) -> tolerant.Document:
+    """Returns what is in JSON, by the tolerant reader if need be, which also says what is wrong with it.
+
+    Raises:
+        NotJson: It is none.
+        NotOtlp: It is of no kind that is read here.
+    """
+    try:
+        text.decode()
+        parts = LINE.decode(text).parts()
+        if parts is not None:
+            return tolerant.Document(list(parts))
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        pass
+    return tolerant.clean(tolerant.parse(text, report), report)
 
 
 def _chunk(documents: _Documents, lines: Lines, skipped: Skipped) -> Chunk:

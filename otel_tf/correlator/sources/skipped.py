@@ -17,7 +17,7 @@ class Skipped:
 
     ==========================  ======================================================================
     ``not_json``                a line or file that is not JSON
-    ``truncated``               the last line of a file, cut off in the middle
+    ``truncated``               a file or line that was cut off; the whole spans before that are used
     ``not_utf8``                a line with bytes that are not UTF-8; used, with U+FFFD in their place
     ``not_otlp``                JSON or protobuf, but nothing that this correlator knows
     ``not_protobuf``            bytes that cannot be read as OTLP protobuf

@@ -38,11 +38,13 @@ class NotJson(ValueError):
     """It is not JSON.
 
     Attributes:
-        position: How far it could be read.
+        text: What was read, in UTF-8.
+        position: How far in ``text`` it was JSON.
     """
 
-    def __init__(self, why: str, position: int) -> None:
+    def __init__(self, why: str, text: bytes, position: int) -> None:
         super().__init__(why)
+        self.text = text
         self.position = position
 
 
@@ -109,10 +111,12 @@ def parse(line: bytes, report: Report) -> Any:
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
-        raise NotJson(str(error), len(text[: error.pos].encode("utf-8", "replace"))) from None
+        position = len(text[: error.pos].encode("utf-8", "replace"))
+        raise NotJson(str(error), text.encode("utf-8", "replace"), position) from None
     except (RecursionError, ValueError) as error:
         # An integer of more digits than Python reads, for one.
-        raise NotJson("nested too deep" if isinstance(error, RecursionError) else str(error), 0) from None
+        why = "nested too deep" if isinstance(error, RecursionError) else str(error)
+        raise NotJson(why, line, 0) from None
 
 
 def clean(value: Any, report: Report) -> Document:

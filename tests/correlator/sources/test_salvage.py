@@ -100,3 +100,22 @@ def test_a_document_over_several_lines_was_cut_off(samples, tmp_path):
 )
 def test_nothing_whole(line):
     assert complete_spans(line, len(line)) == (b"", 0)
+
+
+def test_bytes_that_are_not_utf8_before_the_cut(samples, tmp_path):
+    text = json.dumps(document(samples, 1, 2, 3)).encode().replace(b"train_step", b"\xe9\xe9\xe9\xe9")
+    path = tmp_path / "cut.jsonl"
+    path.write_bytes(text[:-100])
+    ingested = sources.read([str(path)])
+    assert ingested.spans["name"].to_pylist() == ["\ufffd" * 4] * 2
+    assert ingested.skipped == {"not_utf8": 1, "truncated": 1}
+
+
+def test_noise_that_looks_like_many_beginnings_takes_no_time(samples, tmp_path):
+    path = tmp_path / "noise.jsonl"
+    noise = b'{"resourceSpans":' * 200_000
+    path.write_bytes(noise + b"\n" + json.dumps(document(samples, 1)).encode() + b"\n")
+    ingested = sources.read([str(path)])
+    assert ingested.spans["span_id"].to_pylist() == [1]
+    assert set(ingested.skipped) == {"truncated"}
+    assert ingested.skipped["truncated"] <= 10
