@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
+from hypothesis import settings
 
 from otel_tf.jaeger import Jaeger, start
 
@@ -21,6 +22,11 @@ BUILDER_EXIT_NO_GO = 3
 #: "platform:" is for what this machine cannot have, e.g. another operating system or processor.
 NO_SKIP = os.environ.get("OTEL_TF_NO_SKIP") == "1"
 ALLOWED_SKIPS = ("platform:",)
+
+# Examples are drawn anew in every run, but in CI the same tree must get the same answer.
+settings.register_profile("ci", derandomize=True, deadline=None)
+if NO_SKIP:
+    settings.load_profile("ci")
 
 StartJaeger = Callable[..., Jaeger]
 Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)

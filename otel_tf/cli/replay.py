@@ -59,10 +59,12 @@ def run(args: argparse.Namespace) -> int:
         UserError: There is no spool, or an address is none.
     """
     from otel_tf.telemetry._jaeger_has import JaegerHas
-    from otel_tf.telemetry._replay import Replay, run_of, spool_files
+    from otel_tf.telemetry._replay import Replay, run_of, spool_files, wait_until_stored
 
     files = spool_files(args.run)
     endpoint, protocol = _destination(args, os.environ)
+    if args.query:
+        wait_until_stored(files, _say)
     replay = Replay(
         _sender(endpoint, protocol),
         known=JaegerHas(args.query, run_of(files), _say) if args.query else None,

@@ -21,7 +21,7 @@ from otel_tf.telemetry._spool import SENT_SUFFIX, TRACES_SUFFIX, LineFile, Place
 if TYPE_CHECKING:
     from otel_tf.telemetry._sinks import Outcome
 
-__all__ = ["Count", "Known", "Replay", "run_of", "spool_files"]
+__all__ = ["Count", "Known", "Replay", "run_of", "spool_files", "wait_until_stored"]
 
 _MAX_SPANS = 4_000
 _MAX_BYTES = 3 << 20
@@ -32,6 +32,9 @@ _SAY_EVERY_S = 2.0
 _BUFFER_BYTES = 1 << 20
 #: Refused requests in a row after which the rest would be refused as well.
 _MAX_REFUSED = 3
+#: What a backend acknowledges it stores a moment later: batches are kept for 0.2 s, Elasticsearch shows
+#: them after 1 s, and either may be busy.
+_STORED_AFTER_S = 5.0
 
 
 class Known(Protocol):
@@ -104,6 +107,23 @@ def run_of(files: list[Path]) -> str | None:
                 attributes = {each["key"]: each["value"] for each in resource_spans["resource"]["attributes"]}
                 runs.add(attributes.get(semconv.RUN_ID, {}).get("stringValue"))
     return runs.pop() if len(runs) == 1 else None
+
+
+def wait_until_stored(files: list[Path], say: Callable[[str], None]) -> None:
+    """Waits until what was acknowledged last can be expected to be found at the backend, 5 s at most.
+
+    Args:
+        files: The spool files.
+        say: Told why it takes a while.
+    """
+    newest = 0.0
+    for path in files:
+        with contextlib.suppress(OSError):
+            newest = max(newest, _ledger(path).stat().st_mtime)
+    rest_s = min(newest + _STORED_AFTER_S - time.time(), _STORED_AFTER_S)
+    if rest_s > 0:
+        say(f"spans were acknowledged a moment ago; waiting {rest_s:.0f} s for the backend to store them")
+        time.sleep(rest_s)
 
 
 class Replay:

@@ -83,6 +83,7 @@ def test_without_pyspark_the_extra_is_named(monkeypatch):
         correlate_tables(ingested([{"start_ns": T0, "end_ns": T0}]), engine="spark")
 
 
+@pytest.mark.slow  # PySpark is there only for the longer tests.
 def test_without_java_that_is_said(monkeypatch):
     sql = pytest.importorskip("pyspark.sql")
     monkeypatch.setattr(sql.SparkSession, "getActiveSession", staticmethod(lambda: None))
