@@ -18,7 +18,7 @@ from otel_tf.identity import Identity
 from otel_tf.instrumentation.around import Instant
 from otel_tf.instrumentation.errors import describe_error, status_only
 from otel_tf.instrumentation.steps import Steps
-from otel_tf.telemetry import AttributeValue, Layout, Pipeline, Record, SpanError
+from otel_tf.telemetry import AttributeValue, Layout, Pipeline, Record, SpanError, SpanEvent
 
 __all__ = ["RunSpan", "RunSpans"]
 
@@ -59,6 +59,7 @@ class RunSpan:
     epoch: int | None
     before: int | None
     attributes: Attributes
+    events: tuple[SpanEvent, ...] = ()
     end_mono_ns: int = 0
     ended: bool = False
 
@@ -135,6 +136,7 @@ class RunSpans:
             tuple(given.get(field) for field in layout.fields),
             problem,
             (),
+            span.events,
         )
         self._pipeline.record_later(self._make, record)
         if error is not None:

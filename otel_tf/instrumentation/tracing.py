@@ -16,7 +16,7 @@ from otel_tf.instrumentation.hidden_frames import HiddenFrames
 from otel_tf.instrumentation.run_spans import RunSpan, RunSpans
 from otel_tf.instrumentation.seams import Seam, Seams
 from otel_tf.instrumentation.steps import Steps
-from otel_tf.telemetry import Pipeline
+from otel_tf.telemetry import Pipeline, SpanEvent
 
 __all__ = ["TracingSeam"]
 
@@ -44,14 +44,12 @@ class TracingSeam(Seam):
         self._warned: set[str] = set()
 
     def attach(self, seams: Seams) -> None:
-        """Wraps tracing, and TensorFlow's own count of calls that trace.
+        """Wraps tracing.
 
         Raises:
             DidNotInstrument: This TensorFlow's tf.function is not one we know.
         """
         seams.wrap(tracing_compilation, "_create_concrete_function", self._trace)
-        manager = polymorphic_function._FrequentTracingDetectorManager
-        seams.wrap(manager, "called_with_tracing", self._called_with_tracing)
 
     def _trace(self, wrapped: Call, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         span: RunSpan | None = None
@@ -85,7 +83,7 @@ class TracingSeam(Seam):
         self._signatures.move_to_end(name)
         if len(self._signatures) > _MAX_FUNCTIONS:
             self._signatures.popitem(last=False)
-        return self._run_spans.begin(
+        span = self._run_spans.begin(
             semconv.SPAN_TRACE_FUNCTION,
             {
                 semconv.FUNCTION_NAME: name,
@@ -95,32 +93,45 @@ class TracingSeam(Seam):
                 semconv.FUNCTION_SIGNATURE: signature,
             },
         )
+        tracings, calls = _tracings_of_late(options.python_function)
+        if tracings >= _STORM:
+            self._storm(span, name, tracings, calls)
+        return span
 
-    def _called_with_tracing(
-        self, wrapped: Call, manager: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        result = wrapped(*args, **kwargs)
-        with _RECORDING:
-            self._look_for_storm(manager, *args, **kwargs)
-        return result
-
-    def _look_for_storm(self, manager: Any, key: Any, function: Any, *_: Any, **__: Any) -> None:
-        detector = manager._detectors.get(key)
-        tracings = 0 if detector is None else len(detector._calls_per_tracings)
-        name = str(getattr(function, "__name__", function))
-        if tracings < _STORM or name in self._warned:
+    def _storm(self, span: RunSpan, name: str, tracings: int, calls: int) -> None:
+        """Puts the event on the span of each tracing; says it once a function."""
+        told = {semconv.STORM_TRACINGS: tracings, semconv.STORM_CALLS: calls}
+        span.events = (SpanEvent(semconv.EVENT_RETRACING_STORM, span.begun[2], told),)
+        if name in self._warned:
             return
         self._warned.add(name)
-        signatures = self._signatures.get(name, ())
         _logger.warning(
             "tf.function %s is traced over and over: %d of its last %d calls, the last one after step %s; "
             "its last signatures: %s",
             name,
             tracings,
-            detector._call_count,
+            calls,
             self._steps.at,
-            " then ".join(signatures),
+            " then ".join(self._signatures[name]),
         )
+
+
+def _tracings_of_late(function: Any) -> tuple[int, int]:
+    """Returns how many of a function's last calls, about ten, traced, this one included; and of how many.
+
+    TensorFlow counts them itself, but after the call, and for calls from eager code only.
+    """
+    _, plain = tf_decorator.unwrap(function)
+    plain = getattr(plain, "__func__", plain)
+    detectors = polymorphic_function._frequent_tracing_detector_manager._detectors
+    detector = detectors.get(getattr(plain, "__code__", plain))
+    if detector is None:
+        return 1, 1
+    # One number a tracing: the calls from it up to the next.
+    spans, calls = [*detector._calls_per_tracings, 1], detector._call_count + 1
+    while calls - spans[0] > polymorphic_function.FREQUENT_TRACING_WARNING_MAX_CALL_HISTORY:
+        calls -= spans.pop(0)
+    return len(spans), calls
 
 
 def _is_internal(name: str, function: Any) -> bool:

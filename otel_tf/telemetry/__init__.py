@@ -8,7 +8,15 @@ SDK and exporters are imported by `start`.
 from __future__ import annotations
 
 from otel_tf.telemetry._pipeline import Pipeline, start
-from otel_tf.telemetry._records import AttributeValue, Layout, Record, SpanError, SpanKind, SpanLink
+from otel_tf.telemetry._records import (
+    AttributeValue,
+    Layout,
+    Record,
+    SpanError,
+    SpanEvent,
+    SpanKind,
+    SpanLink,
+)
 from otel_tf.telemetry._resource import TaskResource
 
 __all__ = [
@@ -17,6 +25,7 @@ __all__ = [
     "Pipeline",
     "Record",
     "SpanError",
+    "SpanEvent",
     "SpanKind",
     "SpanLink",
     "TaskResource",

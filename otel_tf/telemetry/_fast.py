@@ -2,7 +2,7 @@
 
 It gives the very spans that the SDK would (a test compares them) where the SDK's rules leave a span as
 it is: one of the SDK's own samplers, and limits that no layout reaches. Everything else, and spans with
-an error or links, goes the SDK's way.
+an error, links or events, goes the SDK's way.
 
 Protobuf's wire format: https://protobuf.dev/programming-guides/encoding/. The messages:
 opentelemetry-proto, ``trace/v1/trace.proto``.
@@ -183,7 +183,7 @@ def _template(layout: Layout) -> _Template:
 
 
 def _json_span(template: _Template, record: Record) -> str:
-    _, trace_id, span_id, parent_id, start_ns, end_ns, values, _, _ = record
+    _, trace_id, span_id, parent_id, start_ns, end_ns, values, _, _, _ = record
     head = template.json_heads[parent_id != 0]
     attributes = [
         field.json(value) for field, value in zip(template.fields, values, strict=True) if value is not None
@@ -200,7 +200,7 @@ def _json_span(template: _Template, record: Record) -> str:
 
 def _proto_span(template: _Template, record: Record) -> bytes:
     """Returns one span as a field of ``ScopeSpans``, tag and length included."""
-    _, trace_id, span_id, parent_id, start_ns, end_ns, values, _, _ = record
+    _, trace_id, span_id, parent_id, start_ns, end_ns, values, _, _, _ = record
     parts = [
         _TRACE_ID, trace_id.to_bytes(16, "big"),
         _SPAN_ID, span_id.to_bytes(8, "big"),
@@ -291,13 +291,17 @@ def _gently(encode: Callable[[Record], _Encoded], records: Sequence[Record]) -> 
     return encoded
 
 
+def _is_plain(record: Record) -> bool:
+    return record.error is None and not record.links and not record.events
+
+
 def _json_of(record: Record) -> str:
-    if record.error is None and not record.links:
+    if _is_plain(record):
         return _json_span(_template(record.layout), record)
     return _json.span(_sdk.readable(record))
 
 
 def _proto_of(record: Record) -> bytes:
-    if record.error is None and not record.links:
+    if _is_plain(record):
         return _proto_span(_template(record.layout), record)
     return _field(_SPANS, _sdk.encode_one(_sdk.readable(record)))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 if TYPE_CHECKING:
     from otel_tf.telemetry._resource import TaskResource
 
-__all__ = ["AttributeValue", "Layout", "Record", "SpanError", "SpanKind", "SpanLink"]
+__all__ = ["AttributeValue", "Layout", "Record", "SpanError", "SpanEvent", "SpanKind", "SpanLink"]
 
 AttributeValue: TypeAlias = "str | bool | int | float | Sequence[str] | Sequence[int] | Sequence[float]"
 
@@ -30,6 +30,20 @@ class SpanLink(NamedTuple):
 
     trace_id: int
     span_id: int
+    attributes: Mapping[str, AttributeValue] = {}
+
+
+class SpanEvent(NamedTuple):
+    """Something that happened within a span; the exception that ended it is its `SpanError`.
+
+    Attributes:
+        name: Its name, of low cardinality.
+        time_ns: When, ns since the epoch on the layout's clock domain.
+        attributes: What is to be said of it.
+    """
+
+    name: str
+    time_ns: int
     attributes: Mapping[str, AttributeValue] = {}
 
 
@@ -92,3 +106,4 @@ class Record(NamedTuple):
     values: tuple[AttributeValue | None, ...]
     error: SpanError | None
     links: Sequence[SpanLink]
+    events: Sequence[SpanEvent] = ()

@@ -81,6 +81,21 @@ def _exception_attributes(record: Record) -> dict[str, Any]:
     return found
 
 
+def _events(record: Record) -> list[tuple[str, dict[str, Any], int]]:
+    """Returns name, attributes and time of each event, the exception last."""
+    found = [
+        (
+            clean_text(event.name),
+            {key: clean(value) for key, value in event.attributes.items()},
+            event.time_ns,
+        )
+        for event in record.events
+    ]
+    if record.error is not None and record.error.exception_type is not None:
+        found.append((semconv.EVENT_EXCEPTION, _exception_attributes(record), record.end_ns))
+    return found
+
+
 def _links(record: Record) -> list[Link]:
     return [
         Link(
@@ -107,11 +122,9 @@ def sdk_resource(resource: TaskResource) -> Resource:
 def readable(record: Record) -> ReadableSpan:
     """Returns a record as a finished span, without sampler, limits or processors."""
     layout = record.layout
-    events: tuple[Event, ...] = ()
+    events = tuple(Event(name, attributes, time_ns) for name, attributes, time_ns in _events(record))
     status = Status(StatusCode.UNSET)
     if record.error is not None:
-        if record.error.exception_type is not None:
-            events = (Event(semconv.EVENT_EXCEPTION, _exception_attributes(record), record.end_ns),)
         status = Status(StatusCode.ERROR, clean_text(record.error.message))
     return ReadableSpan(
         name=layout.name,
@@ -196,9 +209,9 @@ class ProviderSpans:
         )
         if not isinstance(span, Span):
             return None
+        for event in _events(record):
+            span.add_event(*event)
         if record.error is not None:
-            if record.error.exception_type is not None:
-                span.add_event(semconv.EVENT_EXCEPTION, _exception_attributes(record), record.end_ns)
             span.set_status(Status(StatusCode.ERROR, clean_text(record.error.message)))
         span.end(record.end_ns)
         return span

@@ -12,7 +12,7 @@ import tensorflow as tf
 from tensorflow.python.checkpoint import checkpoint
 from tensorflow.python.data.ops import iterator_ops
 from tensorflow.python.distribute import input_lib
-from tensorflow.python.eager.polymorphic_function import polymorphic_function, tracing_compilation
+from tensorflow.python.eager.polymorphic_function import tracing_compilation
 from tensorflow.python.eager.polymorphic_function.concrete_function import ConcreteFunction
 from tensorflow.python.training import saver
 from tensorflow.python.util import traceback_utils
@@ -157,7 +157,6 @@ def test_originals_are_restored(capture: Capture) -> None:
     patched = [
         (ConcreteFunction, "_call_flat"),
         (tracing_compilation, "_create_concrete_function"),
-        (polymorphic_function._FrequentTracingDetectorManager, "called_with_tracing"),
         (iterator_ops.OwnedIterator, "_next_internal"),
         (input_lib.DistributedIteratorBase, "get_next"),
         (checkpoint.TrackableSaver, "save"),

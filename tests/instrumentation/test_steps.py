@@ -303,9 +303,26 @@ def test_tracings(capture: Capture, caplog: pytest.LogCaptureFixture) -> None:
         .attributes["tensorflow.function.signature"]
         .startswith("(x: TensorSpec(shape=(2,), dtype=tf.float32")
     )
+    assert [len(span.events) for span in outers] == [0, 0, 0, 0, 1, 1]
+    assert {event["name"] for span in outers for event in span.events} == {"retracing_storm"}
+    assert [pair["value"]["intValue"] for pair in outers[4].events[0]["attributes"]] == ["5", "5"]
+    assert int(outers[4].events[0]["timeUnixNano"]) == outers[4].start_ns
+    assert [span.events for span in inners] == [[]] * 6
     (warning,) = [record.getMessage() for record in caplog.records if record.name == "otel_tf"]
     assert "tf.function outer is traced over and over: 5 of its last 5 calls" in warning
     assert "shape=(4,), dtype=tf.float32, name=None)) then (x: TensorSpec(shape=(5,)" in warning
+
+
+def test_now_and_then_a_new_shape_is_no_storm(capture: Capture, caplog: pytest.LogCaptureFixture) -> None:
+    @tf.function
+    def look(x: Any) -> Any:
+        return tf.reduce_sum(x)
+
+    for length in range(1, 7):
+        for _ in range(6):
+            look(tf.ones([length]))
+    assert [span.events for span in capture.spans("trace_function")] == [[]] * 6
+    assert not [record for record in caplog.records if record.name == "otel_tf"]
 
 
 def test_checkpoints(capture: Capture, tmp_path: Path) -> None:

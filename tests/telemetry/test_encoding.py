@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace import TracerProvider
 
-from otel_tf.telemetry import Layout, SpanError, SpanKind, SpanLink, TaskResource
+from otel_tf.telemetry import Layout, SpanError, SpanEvent, SpanKind, SpanLink, TaskResource
 from otel_tf.telemetry._batch import Batch, ProviderShaper, merged
 from otel_tf.telemetry._fast import FastShaper
 from otel_tf.telemetry._records import Record
@@ -153,6 +153,20 @@ def test_errors_and_links() -> None:
     assert found["error.type"] == "RESOURCE_EXHAUSTED"
     assert found["tensorflow.error.origin.worker"] == "ps:0"
     assert [link.trace_id[-1] for link in span.links] == [77, 79]
+
+
+def test_events_come_before_the_exception() -> None:
+    event = SpanEvent("storm", 1_796_126_340_900_000_000, {"calls": 10, "why": "shapes\udcff"})
+    error = SpanError("X", "m", "ValueError")
+    for failure, names in ((None, ["storm"]), (error, ["storm", "exception"])):
+        one = check_same([record(layout(), 1, 2, 3, events=[event], error=failure)])
+        events = one.resource_spans[0].scope_spans[0].spans[0].events
+        assert [each.name for each in events] == names
+        assert events[0].time_unix_nano == 1_796_126_340_900_000_000
+        assert {each.key: each.value.WhichOneof("value") for each in events[0].attributes} == {
+            "calls": "int_value",
+            "why": "string_value",
+        }
 
 
 def test_an_error_without_a_traceback_has_none() -> None:
