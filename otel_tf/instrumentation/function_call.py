@@ -19,6 +19,7 @@ from otel_tf._guard import Guard
 from otel_tf.instrumentation.around import Instant
 from otel_tf.instrumentation.hidden_frames import leave_out_of_tracebacks
 from otel_tf.instrumentation.open_step import is_end_of_data
+from otel_tf.instrumentation.profiler import link
 from otel_tf.instrumentation.seams import Seam, Seams
 from otel_tf.instrumentation.steps import Steps
 from otel_tf.instrumentation.stream import Stream
@@ -80,13 +81,14 @@ class FunctionCallSeam(Seam):
             return wrapped(*args, **kwargs)
         now = self._now
         outer, begun = now(), now()
+        mark = link.begin_step() if link.enabled() and around.open is None else None
         around.busy = True
         try:
             result = wrapped(*args, **kwargs)
         except BaseException as error:
             end_ns = time.monotonic_ns()
             with _RECORDING:
-                self._failed(known, outer, begun, end_ns, error)
+                self._failed(known, outer, begun, end_ns, error, mark)
             raise
         finally:
             around.busy = False
@@ -97,17 +99,31 @@ class FunctionCallSeam(Seam):
                 opened.ran(begun, end_ns, known.name, known.stream)
             else:
                 steps = self._steps.finish(
-                    outer, begun, end_ns, stream=known.stream, function=known.name, count=known.count
+                    outer,
+                    begun,
+                    end_ns,
+                    stream=known.stream,
+                    function=known.name,
+                    count=known.count,
+                    mark=mark,
                 )
                 if known.count is None:
                     known.count = max(steps, 1)
         return result
 
     def _failed(
-        self, known: _Training, outer: Instant, begun: Instant, end_ns: int, error: BaseException
+        self,
+        known: _Training,
+        outer: Instant,
+        begun: Instant,
+        end_ns: int,
+        error: BaseException,
+        mark: Any,
     ) -> None:
         if is_end_of_data(error):
             self._around.waits = ()
+            if mark is not None:
+                link.drop(mark)
             return
         opened = self._around.open
         if opened is not None:
@@ -115,7 +131,14 @@ class FunctionCallSeam(Seam):
             opened.ran(begun, end_ns, known.name, known.stream)
         else:
             self._steps.finish(
-                outer, begun, end_ns, stream=known.stream, function=known.name, count=known.count, error=error
+                outer,
+                begun,
+                end_ns,
+                stream=known.stream,
+                function=known.name,
+                count=known.count,
+                error=error,
+                mark=mark,
             )
 
     def _judge(self, function: Any) -> _Training | bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import tensorflow as tf
 
 from otel_tf.instrumentation.around import Instant
@@ -23,9 +25,21 @@ class OpenStep:
         function: Name of the first training function that ran.
         first: The instant it began.
         last_mono_ns: Monotonic ns when the last one ended.
+        mark: Its event in the profile, while one is taken.
     """
 
-    __slots__ = ("count", "first", "function", "inner", "last_mono_ns", "number", "outer", "stream", "whole")
+    __slots__ = (
+        "count",
+        "first",
+        "function",
+        "inner",
+        "last_mono_ns",
+        "mark",
+        "number",
+        "outer",
+        "stream",
+        "whole",
+    )
 
     def __init__(
         self,
@@ -36,6 +50,7 @@ class OpenStep:
         number: int | None,
         stream: Stream | None,
         whole: bool,
+        mark: Any = None,
     ) -> None:
         self.outer = outer
         self.inner = inner
@@ -46,6 +61,7 @@ class OpenStep:
         self.function: str | None = None
         self.first: Instant | None = None
         self.last_mono_ns = 0
+        self.mark = mark
 
     def ran(self, begun: Instant, end_mono_ns: int, function: str | None, stream: Stream) -> None:
         """Notes that a training function ran, or failed."""

@@ -26,7 +26,7 @@ for) and ``tensorflow.function.name`` (the graph's function; none in a graph of 
 function leaves them again.
 
 In eager code a `region` span carries ``tensorflow.region.name``; it is below the step that the loop has
-declared, or else in the run's trace. The event in the profile has the region's name and the stat ``otel_span``
+declared, or else in the run's trace. The event in the profile has the region's name and ``otel_span``
 (``s-<16 hex>``); outside of a step ``otel_trace`` (``t-<32 hex>``) too, inside one the step's event is around
 it.
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from otel_tf import ids, semconv
 from otel_tf.identity import Identity
 from otel_tf.instrumentation.around import Instant, Wait
 from otel_tf.instrumentation.errors import status_only
+from otel_tf.instrumentation.profiler import link
 from otel_tf.telemetry import Pipeline, Record, SpanError, SpanKind
 
 __all__ = ["StepFacts", "StepSpans"]
@@ -55,6 +56,11 @@ class StepFacts(NamedTuple):
     waits: tuple[Wait, ...]
     error: SpanError | None
     incarnation: str
+
+
+def _named(facts: StepFacts) -> tuple[str | int, ...]:
+    """Returns what names the step within the run."""
+    return (facts.number, "stream", facts.stream) if facts.stream else (facts.number,)
 
 
 class StepSpans:
@@ -108,12 +114,21 @@ class StepSpans:
             self._root_id = ids.span_ids(run_id, "step")
             self._own_id = ids.span_ids(run_id)
 
+    def link(self, mark: Any, facts: StepFacts) -> None:
+        """Ends the event of a step in the profile; in the step's own thread."""
+        trace_id = span_id = 0
+        if self._pipeline.named.is_set():
+            run_id = self._pipeline.identity.run_id
+            trace_id = ids.trace_id(run_id, "step", *_named(facts))
+            span_id = ids.span_id(run_id, facts.incarnation, "step", facts.local)
+        link.end_step(mark, facts.number, trace_id, span_id)
+
     def make(self, facts: StepFacts) -> list[Record]:
         """Returns the spans, the worker's part first."""
         # Only now is it sure to be the run's own: the workers may have had to agree on it.
         self._name(self._pipeline.identity.run_id)
         number, stream, error, waits = facts.number, facts.stream, facts.error, facts.waits
-        named = (number,) if not stream else (number, "stream", stream)
+        named = _named(facts)
         trace_id = self._trace_id(*named)
         # Only the try that counts has the root's own id.
         root_id = self._root_id(*named, "root") if error is None else ids.random_span_id()

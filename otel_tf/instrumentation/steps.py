@@ -17,6 +17,7 @@ from otel_tf.identity import Identity
 from otel_tf.instrumentation.around import Around, Instant
 from otel_tf.instrumentation.errors import describe_error
 from otel_tf.instrumentation.open_step import OpenStep
+from otel_tf.instrumentation.profiler import link
 from otel_tf.instrumentation.step_spans import StepFacts, StepSpans
 from otel_tf.instrumentation.stream import Stream, plain_variable
 from otel_tf.telemetry import Pipeline, SpanError
@@ -133,7 +134,15 @@ class Steps:
             # What was waited for before is not its own.
             around.waits = ()
         now = self._pipeline.now
-        opened = around.open = OpenStep(now(), now(), count=count, number=number, stream=stream, whole=whole)
+        opened = around.open = OpenStep(
+            now(),
+            now(),
+            count=count,
+            number=number,
+            stream=stream,
+            whole=whole,
+            mark=link.begin_step() if link.enabled() else None,
+        )
         return opened
 
     def close(self, opened: OpenStep, error: BaseException | None = None) -> None:
@@ -155,6 +164,7 @@ class Steps:
             at_least=0 if opened.count is None else 1,
             number=opened.number,
             error=error,
+            mark=opened.mark,
         )
 
     def abandon(self, opened: OpenStep) -> None:
@@ -163,6 +173,8 @@ class Steps:
         if around.open is opened:
             around.open = None
         around.waits = ()
+        if opened.mark is not None:
+            link.drop(opened.mark)
 
     # -- steps that ran ----------------------------------------------------------------------------------
 
@@ -179,6 +191,7 @@ class Steps:
         at_least: int = 1,
         number: int | None = None,
         error: BaseException | None = None,
+        mark: Any = None,
     ) -> int:
         """Counts a step that has ended and leaves it to be written.
 
@@ -194,6 +207,7 @@ class Steps:
             at_least: The least that the counter is believed to have advanced; 0: nothing may have run.
             number: Its number where the loop says it; else it is counted.
             error: What it failed with. A failed step does not count: its number may be given again.
+            mark: Its event in the profile, to be ended, while one is taken.
 
         Returns:
             Steps in this run; 0 where nothing ran, and nothing was written.
@@ -216,6 +230,8 @@ class Steps:
                 step = max(told or 0, before + (at_least if count is None else count))
                 steps = count if count is not None else step - before if known else max(at_least, 1)
                 if steps == 0:
+                    if mark is not None:
+                        link.drop(mark)
                     return 0
                 stream.number = step
                 stream.stale = False
@@ -242,6 +258,8 @@ class Steps:
             None if error is None else self.problem(error),
             self.incarnation,
         )
+        if mark is not None:
+            self.spans.link(mark, facts)
         self._pipeline.record_later(self.spans.make, facts)
         if error is not None:
             self._pipeline.hurry()

@@ -6,10 +6,12 @@ import dataclasses
 import itertools
 import threading
 import time
+from typing import Any
 
 from otel_tf import ids, semconv
 from otel_tf.instrumentation.around import Around
 from otel_tf.instrumentation.errors import status_only
+from otel_tf.instrumentation.profiler import link
 from otel_tf.instrumentation.stream import Stream
 from otel_tf.telemetry import Pipeline, SpanError, SpanKind
 
@@ -173,6 +175,24 @@ class ClosureSpans:
         """Ends an attempt whose worker answered with an error, or not at all."""
         attempt.end_ns = attempt.start_ns + time.monotonic_ns() - attempt.start_mono_ns
         attempt.error = error
+
+    @staticmethod
+    def link(mark: Any, attempt: Attempt) -> None:
+        """Ends an attempt's event in the coordinator's profile, where one is taken.
+
+        What runs on the coordinator is the dispatch's; the ids are those of the step on the worker, whose
+        parent it is.
+        """
+        if mark is not None:
+            link.end_step(
+                mark,
+                attempt.global_step,
+                attempt.closure.trace_id,
+                attempt.step_span_id,
+                otel_dispatch=f"s-{attempt.dispatch_span_id:016x}",
+                otel_worker=attempt.worker.replace(":", "-"),
+                otel_closure=attempt.closure.number,
+            )
 
     def write_dispatch(self, attempt: Attempt) -> None:
         """Writes the span of an ended attempt."""

@@ -27,6 +27,7 @@ from otel_tf.instrumentation.parameter_server.closures import Attempt, ClosureRe
 from otel_tf.instrumentation.parameter_server.cluster import ClusterTelemetry
 from otel_tf.instrumentation.parameter_server.stamps import name_of, ring_name, stamped
 from otel_tf.instrumentation.parameter_server.workers import WorkerTelemetry
+from otel_tf.instrumentation.profiler import link
 from otel_tf.instrumentation.seams import Seam, Seams
 from otel_tf.instrumentation.steps import Steps
 from otel_tf.instrumentation.stream import Stream
@@ -203,11 +204,13 @@ class CoordinatorSeam(Seam):
                 attempt = self._closures.started(record, telemetry.name)
             # What the worker runs is no step of this process's own.
             self._around.busy = True
+            mark = link.begin_step() if link.enabled() else None
             try:
                 result = wrapped(*args, **kwargs)
             except BaseException as error:
                 with Guard("recording a failed attempt"):
                     if attempt is not None:
+                        self._closures.link(mark, attempt)
                         self._closures.failed(attempt, self._steps.problem(error))
                         telemetry.failed(attempt, worker_lost=_is_worker_lost(error))
                         self._closures.write_dispatch(attempt)
@@ -217,6 +220,7 @@ class CoordinatorSeam(Seam):
             with _RECORDING:
                 if attempt is not None:
                     self._closures.succeeded(attempt)
+                    self._closures.link(mark, attempt)
                     if attempt.global_step is not None:
                         self._steps.at = attempt.global_step
                     telemetry.succeeded(attempt)

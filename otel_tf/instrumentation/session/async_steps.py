@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from otel_tf import ids, semconv
 from otel_tf.identity import Identity
 from otel_tf.instrumentation.around import Instant
+from otel_tf.instrumentation.profiler import link
 from otel_tf.instrumentation.steps import Steps
 from otel_tf.telemetry import Pipeline, Record, SpanError
 
@@ -27,6 +28,7 @@ class _Facts(NamedTuple):
     global_step: int | None
     rewound_from: int | None
     error: SpanError | None
+    incarnation: str
 
 
 class AsyncSteps:
@@ -54,7 +56,12 @@ class AsyncSteps:
         _all.add(self)
 
     def finish(
-        self, begun: Instant, end_mono_ns: int, global_step: int | None, error: BaseException | None = None
+        self,
+        begun: Instant,
+        end_mono_ns: int,
+        global_step: int | None,
+        error: BaseException | None = None,
+        mark: Any = None,
     ) -> None:
         """Counts a step that has ended and leaves it to be written.
 
@@ -63,6 +70,7 @@ class AsyncSteps:
             end_mono_ns: Monotonic ns when it ended.
             global_step: What the run fetched of it, where it did.
             error: What it failed with.
+            mark: Its event in the profile, to be ended, while one is taken.
         """
         with self._lock:
             self._local += 1
@@ -73,10 +81,20 @@ class AsyncSteps:
                     rewound_from = self._last
                 self._last = self._steps.at = global_step
         problem = None if error is None else self._steps.problem(error)
-        facts = _Facts(begun, end_mono_ns, local, global_step, rewound_from, problem)
+        facts = _Facts(begun, end_mono_ns, local, global_step, rewound_from, problem, self._steps.incarnation)
+        if mark is not None:
+            trace_id, span_id = self._ids(facts) if self._pipeline.named.is_set() else (0, 0)
+            link.end_step(mark, global_step, trace_id, span_id)
         self._pipeline.record_later(self._make, facts)
         if error is not None:
             self._pipeline.hurry()
+
+    def _ids(self, facts: _Facts) -> tuple[int, int]:
+        run_id = self._pipeline.identity.run_id
+        return (
+            ids.trace_id(run_id, self._task, facts.local),
+            ids.span_id(run_id, facts.incarnation, "session", facts.local),
+        )
 
     def _make(self, facts: _Facts) -> list[Record]:
         seq, mono_ns, start_ns = facts.begun
@@ -84,8 +102,7 @@ class AsyncSteps:
         return [
             Record(
                 self._layout,
-                ids.trace_id(self._pipeline.identity.run_id, self._task, facts.local),
-                ids.random_span_id(),
+                *self._ids(facts),
                 0,
                 start_ns,
                 start_ns + facts.end_mono_ns - mono_ns,

@@ -17,6 +17,7 @@ from otel_tf._guard import Guard
 from otel_tf.instrumentation import attach
 from otel_tf.instrumentation.around import Instant
 from otel_tf.instrumentation.core import Core
+from otel_tf.instrumentation.profiler import link
 from otel_tf.instrumentation.run_spans import RunSpan
 from otel_tf.instrumentation.session.async_steps import AsyncSteps
 from otel_tf.instrumentation.session.train_op import FetchJudge
@@ -36,6 +37,7 @@ class StepHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
         self._counter: Any = None
         self._local = True
         self._begun: tuple[Instant, Instant] | None = None
+        self._mark: Any = None
         self._sessions = 0
         self._recreated: RunSpan | None = None
 
@@ -74,10 +76,12 @@ class StepHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
             core = self._core
             if core is None:
                 return None
-            self._begun = None
+            self._begun = self._mark = None
             graph = run_context.session.graph
             if self._judge.judge(graph, run_context.original_args.fetches).train:
                 self._begun = core.pipeline.now(), core.pipeline.now()
+                if link.enabled():
+                    self._mark = link.begin_step()
                 if self._counter is not None:
                     return tf.compat.v1.train.SessionRunArgs(self._counter)
         return None
@@ -87,16 +91,17 @@ class StepHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
         """Ends it."""
         end_ns = time.monotonic_ns()
         core, begun, self._begun = self._core, self._begun, None
+        mark, self._mark = self._mark, None
         if core is None or begun is None:
             return
         told = None if run_values.results is None else int(run_values.results)
         if self._local:
-            core.steps.finish((begun[0][0], *begun[1][1:]), begun[1], end_ns)
+            core.steps.finish((begun[0][0], *begun[1][1:]), begun[1], end_ns, mark=mark)
             told = core.steps.at
         else:
             if self._async_steps is None:
                 self._async_steps = AsyncSteps(core.pipeline, core.identity, core.steps)
-            self._async_steps.finish(begun[1], end_ns, told)
+            self._async_steps.finish(begun[1], end_ns, told, mark=mark)
         if self._recreated is not None:
             core.run_spans.end(self._recreated, attributes={semconv.STEP_AFTER: told})
             self._recreated = None

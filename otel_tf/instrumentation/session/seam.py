@@ -22,6 +22,7 @@ from otel_tf.identity import Identity
 from otel_tf.instrumentation.around import Instant
 from otel_tf.instrumentation.checkpoint import CheckpointSeam
 from otel_tf.instrumentation.errors import describe_error
+from otel_tf.instrumentation.profiler import link
 from otel_tf.instrumentation.run_spans import RunSpan, RunSpans
 from otel_tf.instrumentation.seams import Seam, Seams
 from otel_tf.instrumentation.session.async_steps import AsyncSteps
@@ -107,6 +108,7 @@ class SessionSeam(Seam):
             with _JUDGING:
                 stream = self._stream_of(wrapped, instance)
         outer, begun = self._now(), self._now()
+        mark = link.begin_step() if link.enabled() and around.open is None else None
         around.busy = True
         try:
             results = wrapped(*args, **kwargs)
@@ -117,7 +119,9 @@ class SessionSeam(Seam):
             # The way in which TensorFlow 1 says that the data is at its end.
             if not isinstance(error, tf.errors.OutOfRangeError):
                 with _RECORDING:
-                    self._finish(stream, outer, begun, end_ns, None, error)
+                    self._finish(stream, outer, begun, end_ns, None, error, mark)
+            elif mark is not None:
+                link.drop(mark)
             raise
         finally:
             around.busy = False
@@ -125,7 +129,7 @@ class SessionSeam(Seam):
         with _RECORDING:
             told = judged.global_step
             number = None if told is None else find(told, fetches, results)
-            self._finish(stream, outer, begun, end_ns, None if number is None else int(number), None)
+            self._finish(stream, outer, begun, end_ns, None if number is None else int(number), None, mark)
         return results
 
     def _finish(
@@ -136,9 +140,10 @@ class SessionSeam(Seam):
         end_ns: int,
         global_step: int | None,
         error: BaseException | None,
+        mark: Any,
     ) -> None:
         if stream is None:
-            self._async_steps.finish(begun, end_ns, global_step, error)
+            self._async_steps.finish(begun, end_ns, global_step, error, mark)
             if self._recreated and global_step is not None:
                 self._tell(global_step)
             return
@@ -146,7 +151,7 @@ class SessionSeam(Seam):
         if opened is not None:
             opened.ran(begun, end_ns, None, stream)
         else:
-            self._steps.finish((outer[0], *begun[1:]), begun, end_ns, stream=stream, error=error)
+            self._steps.finish((outer[0], *begun[1:]), begun, end_ns, stream=stream, error=error, mark=mark)
         if self._recreated and error is None:
             self._tell(stream.number)
 
