@@ -7,42 +7,47 @@ Needs no TensorFlow. `profile` does everything; the parts can be had one by one:
 
 What a program may leave in a profile, and in the run, for this to find:
 
-- A TraceMe with the stats ``otel_trace="t-<32 hex>"`` and ``otel_span="s-<16 hex>"`` (`linkage` makes them) is
-  a step (or an eager region): what ran inside it becomes its child. ``step_num`` beside them is its global step.
+- A TraceMe with the stats ``otel_trace="t-<32 hex>"`` and ``otel_span="s-<16 hex>"`` (`linkage` makes
+  them) is a step (or an eager region): what ran inside it becomes its child. ``step_num`` beside them is
+  its global step.
 - A file ``*.cluster.json`` in the run directory: ``{"localhost:32101": "worker:0", …}`` says whose profile a
-  file ``localhost_32101.xplane.pb`` is. A ClusterSpec as of ``TF_CONFIG`` (``{"worker": ["localhost:32101"]}``)
-  is understood as well, there and as ``--cluster-spec``. A file of no known address is the process that
-  captured itself: the run's only task without an address, else named by its file.
-- A file ``*.graph.json`` in the run directory, one JSON object a line, tells of a traced function what its ops'
-  names do not: ``{"function": "__inference_step_59", "variables": {"<op name>": "<variable name>", …}}`` for
-  ops that read or write a variable (the graph knows the handle they take). Without it staleness is told only
-  where it is the same whichever read of the step belonged to the variable.
+  file ``localhost_32101.xplane.pb`` is. A ClusterSpec as of ``TF_CONFIG`` (``{"worker":
+  ["localhost:32101"]}``) is understood as well, there and as ``--cluster-spec``. A file of no known address
+  is the process that captured itself: the run's only task without an address, else named by its file.
+- A file ``*.graph.json`` in the run directory, one JSON object a line, tells of a traced function what
+  its ops' names do not: ``{"function": "__inference_step_59", "variables": {"<op name>": "<variable name>",
+  …}}`` for ops that read or write a variable (the graph knows the handle they take). Without it staleness
+  is told only where it is the same whichever read of the step belonged to the variable.
 - Scopes whose names are regions: see `regions`.
 
-Tables (Arrow; texts are dictionary-encoded; ``ns`` are wall-clock where the file says when it began, else they
-begin with the file, and ``absolute`` in ``hosts`` is false; ``ps`` count from ``base_ns`` of the host):
+Tables (Arrow; texts are dictionary-encoded; ``ns`` are wall-clock where the file says when it began, else
+they begin with the file, and ``absolute`` in ``hosts`` is false; ``ps`` count from ``base_ns`` of the
+host):
 
-- ``hosts``: ``host`` (number), ``file``, ``session`` (the logdir's run name), ``task`` (``worker:0`` or null),
-  ``hostname``, ``base_ns``, ``end_ns``, ``absolute``, ``events``, ``lacking`` (bytes that could not be read).
-- ``events``, as in the file: ``host``, ``plane``, ``line`` (number within the host), ``line_id``, ``line_name``,
-  ``name``, ``type`` (TensorFlow's display name: the op type), ``start_ps``, ``duration_ps``, and the stats
-  ``step_num _r otel_trace otel_span id step_id iter_num _pt _p _ct _c group_id correlation_id run_id context_id
-  instance_key group_key from to key kernel_type node eager_op`` (``node`` is the stat ``name``); null where an
-  event has none.
+- ``hosts``: ``host`` (number), ``file``, ``session`` (the logdir's run name), ``task`` (``worker:0`` or
+  null), ``hostname``, ``base_ns``, ``end_ns``, ``absolute``, ``events``, ``lacking`` (bytes that could not
+  be read).
+- ``events``, as in the file: ``host``, ``plane``, ``line`` (number within the host), ``line_id``,
+  ``line_name``, ``name``, ``type`` (TensorFlow's display name: the op type), ``start_ps``, ``duration_ps``,
+  and the stats ``step_num _r otel_trace otel_span id step_id iter_num _pt _p _ct _c group_id correlation_id
+  run_id context_id instance_key group_key from to key kernel_type node eager_op`` (``node`` is the stat
+  ``name``); null where an event has none.
 - ``steps``, a row a run of a function on one host: ``host``, ``step_id`` (the executor's), ``function``,
   ``start_ns``, ``end_ns``, ``worker`` (whose step it was, also on a parameter server), ``global_step``,
   ``trace_id`` (binary 16), ``span_id`` (binary 8) of the step's span, ``linked`` (by ``traceme``, ``stamps``,
   ``dispatch``, ``step_id``, or null: then the span is made here).
 - ``ops``, a row an op: ``host``, ``step`` (row of ``steps``, -1 for none), ``name`` (of the node), ``type``,
-  ``device``, ``start_ns``, ``end_ns``, ``parent`` (row of ``ops`` it is nested in, -1 for none), ``region`` (row of
-  ``regions``, -1), ``variable``, ``span_id`` (int64, as in the correlator).
-- ``regions``: ``name`` (``attention``, ``attention/inner``), ``step``, ``parent``, ``start_ns``, ``end_ns``, ``span_id``.
+  ``device``, ``start_ns``, ``end_ns``, ``parent`` (row of ``ops`` it is nested in, -1 for none), ``region``
+  (row of ``regions``, -1), ``variable``, ``span_id`` (int64, as in the correlator).
+- ``regions``: ``name`` (``attention``, ``attention/inner``), ``step``, ``parent``, ``start_ns``,
+  ``end_ns``, ``span_id``.
 - ``edges``, between rows of ``ops``: ``src``, ``dst``, ``kind`` (``send_recv``, ``collective``, ``apply``),
-  ``step_id``, ``key`` (rendezvous key; ``group/instance/occurrence``; variable). A send begins before its receive
-  ends; of a collective ``src`` is its last entrant; ``apply`` is one apply to a variable and the next.
-- ``staleness``, a row a gradient applied on a parameter server: ``op`` (row of ``ops``), ``step``, ``variable``
-  (the applying op's name where no one said), ``read_version``, ``applied_version``, ``staleness`` (applies by
-  others between read and apply; null where not exact).
+  ``step_id``, ``key`` (rendezvous key; ``group/instance/occurrence``; variable). A send begins before its
+  receive ends; of a collective ``src`` is its last entrant; ``apply`` is one apply to a variable and the
+  next.
+- ``staleness``, a row a gradient applied on a parameter server: ``op`` (row of ``ops``), ``step``,
+  ``variable`` (the applying op's name where no one said), ``read_version``, ``applied_version``,
+  ``staleness`` (applies by others between read and apply; null where not exact).
 """
 
 from __future__ import annotations
