@@ -11,12 +11,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, SupportsIndex
 
+from otel_tf._guard import Guard
 from otel_tf.instrumentation.checkpoint import CheckpointSeam
 from otel_tf.instrumentation.core import Core
 from otel_tf.instrumentation.data_wait import DataWaitSeam
 from otel_tf.instrumentation.declared import DeclaredStep
 from otel_tf.instrumentation.function_call import FunctionCallSeam
 from otel_tf.instrumentation.keras.seam import KerasSeam
+from otel_tf.instrumentation.keras.unsupported import say_at_attach
 from otel_tf.instrumentation.multi_worker.collectives import CollectiveSeam
 from otel_tf.instrumentation.multi_worker.workers import WorkersSeam
 from otel_tf.instrumentation.parameter_server.coordinator import CoordinatorSeam
@@ -26,6 +28,7 @@ from otel_tf.instrumentation.tracing import TracingSeam
 
 __all__ = ["Handle", "attached", "instrument", "recording", "step", "uninstrument"]
 
+_ATTACHING = Guard("looking at the strategy")
 _lock = threading.Lock()
 #: "handle" while attached.
 _attached: dict[str, Handle] = {}
@@ -154,6 +157,8 @@ def instrument(strategy: Any = None, *, tracer_provider: Any = None, **settings:
         UserError: A setting that does not exist, or a run id that cannot name a folder.
         DidNotInstrument: The installed TensorFlow is not one we know.
     """
+    with _ATTACHING:
+        say_at_attach(strategy)
     with _lock:
         handle = _attached.get("handle")
         if handle is not None:

@@ -7,16 +7,14 @@ raises, so its loops themselves are wrapped.
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import tensorflow as tf
-
 from otel_tf import semconv
 from otel_tf._guard import Guard
 from otel_tf.instrumentation.keras.counter import counter_of
+from otel_tf.instrumentation.keras.unsupported import say_what_keras_3_cannot
 from otel_tf.instrumentation.open_step import OpenStep, is_end_of_data
 from otel_tf.instrumentation.run_spans import RunSpan, RunSpans
 from otel_tf.instrumentation.steps import Steps
@@ -27,8 +25,6 @@ __all__ = ["KerasLoops"]
 Call = Callable[..., Any]
 Arguments = tuple[Any, ...]
 Keywords = dict[str, Any]
-
-_logger = logging.getLogger("otel_tf")
 
 _FIT = Guard("following Keras's fit")
 _BATCH = Guard("following Keras's batches")
@@ -254,14 +250,5 @@ class KerasLoops:
     def fit_of_keras_3(self, wrapped: Call, model: Any, args: Arguments, kwargs: Keywords) -> Any:
         """Around Keras 3's ``fit``: says beforehand where it is going to fail by itself."""
         with _FIT:
-            strategy = model.distribute_strategy
-            if isinstance(
-                strategy,
-                tf.distribute.ParameterServerStrategy | tf.distribute.MultiWorkerMirroredStrategy,
-            ):
-                _logger.warning(
-                    "Keras 3 itself has no fit under %s; use tf_keras (TF_USE_LEGACY_KERAS=1) or a loop "
-                    "of your own, both of which are recorded",
-                    type(strategy).__name__,
-                )
+            say_what_keras_3_cannot(model.distribute_strategy)
         return self.fit(wrapped, model, args, kwargs)

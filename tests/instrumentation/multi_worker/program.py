@@ -110,9 +110,28 @@ def fit(strategy: Any) -> dict[str, Any]:
         model = tf_keras.Sequential(layers)
         model.compile(tf_keras.optimizers.SGD(0.01), "mse", metrics=["mae"])
     x, y = data(0)
-    dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(8).repeat()
-    history = model.fit(dataset, epochs=2, steps_per_epoch=5, verbose=0)
-    return {name: [float(value).hex() for value in values] for name, values in history.history.items()}
+    dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(8)
+    history = model.fit(
+        dataset.repeat(), epochs=2, steps_per_epoch=5, verbose=0, validation_data=dataset, validation_steps=1
+    )
+    answers = {name: [float(value).hex() for value in values] for name, values in history.history.items()}
+    answers["evaluate"] = [float(value).hex() for value in model.evaluate(dataset, verbose=0)]
+    answers["predict"] = [float(value).hex() for value in model.predict(dataset, verbose=0).ravel()]
+    return answers
+
+
+def fit_of_keras_3(strategy: Any) -> str:
+    """Returns what Keras 3 says."""
+    import keras
+
+    with strategy.scope():
+        model = keras.Sequential([keras.layers.Dense(1, kernel_initializer="ones")])
+        model.compile("sgd", "mse")
+    try:
+        model.fit(*data(0), verbose=0)
+    except Exception as error:
+        return type(error).__name__
+    return "no error"
 
 
 def again(job: Job, x: Any, y: Any) -> None:
@@ -145,15 +164,16 @@ def main() -> None:
     parser.add_argument("--bare", action="store_true", help="without us")
     parser.add_argument("--early", action="store_true", help="instrument before there is a strategy")
     parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--slow-ms", type=float, default=0.0, help="by how much the first worker is slower")
+    parser.add_argument("--slow-ms", type=float, default=0.0, help="by how much one worker is slower")
+    parser.add_argument("--slow-worker", type=int, default=0, help="which one")
     parser.add_argument("--leave", action="store_true", help="end right after the last step")
     parser.add_argument("--devices", type=int, default=1, help="of each worker")
     parser.add_argument("--fit", action="store_true", help="train with tf_keras as well")
-    parser.add_argument("--die-at", type=int, default=-1, help="step before which the last worker is killed")
+    parser.add_argument("--die-at", type=int, default=-1, help="step before which a worker is killed")
+    parser.add_argument("--dies", type=int, default=1, help="which one; 0 is the chief")
     args = parser.parse_args()
     config = json.loads(os.environ["TF_CONFIG"])
     index = config["task"]["index"]
-    dies = index == len(config["cluster"]["worker"]) - 1
     random.seed(7)
     np.random.seed(7)
     tf.random.set_seed(7)
@@ -165,11 +185,11 @@ def main() -> None:
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
     if handle is None and not args.bare:
         handle = otel_tf.instrument(strategy)
-    job = Job(strategy, args.slow_ms if index == 0 else 0.0)
+    job = Job(strategy, args.slow_ms if index == args.slow_worker else 0.0)
     x, y = data(index)
     losses = []
     for number in range(args.steps):
-        if number == args.die_at and dies and handle is not None:
+        if number == args.die_at and index == args.dies and handle is not None:
             handle.flush()
             os.kill(os.getpid(), signal.SIGKILL)
         try:
@@ -195,6 +215,7 @@ def main() -> None:
     }
     if args.fit:
         answers["fit"] = fit(strategy)
+        answers["keras_3"] = fit_of_keras_3(strategy)
     answers["random"] = [random.random(), float(np.random.random())]
     if handle is not None:
         job.traced_anew(x, y, jit_compile=True)

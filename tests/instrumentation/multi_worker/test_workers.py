@@ -97,6 +97,36 @@ def test_a_step_of_all_workers_is_one_trace(
     ]
 
 
+def test_batches_and_epochs_of_keras(recorded: list[SpooledSpan]) -> None:
+    roots = {span.trace_id for span in recorded if span.name == "step"}
+    for worker, found in by_worker(span for span in recorded if span.name == "train_step").items():
+        steps = [step for step in found if "tensorflow.epoch" in step.attributes]
+        assert [step.attributes["tensorflow.global_step"] for step in steps] == list(range(1, 11))
+        assert [step.attributes["tensorflow.epoch"] for step in steps] == [0] * 5 + [1] * 5
+        assert [step.attributes["tensorflow.batch"] for step in steps] == list(range(5)) * 2
+        # Counted apart from the custom loop's steps, and on both workers alike.
+        assert {step.attributes["tensorflow.step.stream"] for step in steps} == {1}
+        assert {step.trace_id for step in steps} < roots
+        mine = [span for span in recorded if span.attributes.get("tensorflow.worker") == worker]
+        epochs, evaluations, (predict,) = (
+            [span for span in mine if span.name == name] for name in ("epoch", "evaluate", "predict")
+        )
+        assert [span.attributes["tensorflow.epoch"] for span in epochs[:2]] == [0, 1]
+        assert [span.attributes["tensorflow.step.after"] for span in epochs[:2]] == [5, 10]
+        assert [span.parent_id for span in evaluations] == [*(span.span_id for span in epochs[:2]), ""]
+        assert [span.attributes["tensorflow.step.before"] for span in evaluations] == [5, 10, 10]
+        assert (predict.parent_id, predict.attributes["tensorflow.step.after"]) == ("", 10)
+        assert {span.trace_id for span in (*epochs, *evaluations, predict)} == {epochs[0].trace_id}
+
+
+def test_keras_3_says_what_it_cannot_do(job: tuple[Path, list[Worker]]) -> None:
+    for worker in job[1]:
+        assert worker.answers["keras_3"] != "no error"
+        # By the one at attach, where it was told of the strategy; by the other when it came to it.
+        said = "Keras 3 itself has no fit under CollectiveAllReduceStrategy; use tf_keras"
+        assert worker.stderr.count(said) == 1
+
+
 def test_collectives_belong_to_their_step(recorded: list[SpooledSpan]) -> None:
     steps = {span.span_id: span for span in recorded if span.name == "train_step"}
     collectives = [span for span in recorded if span.name == "collective"]
@@ -301,3 +331,30 @@ def test_the_failing_step_says_why(survived: tuple[Path, list[Worker]]) -> None:
         assert span.attributes["error.type"] == "UNAVAILABLE"
         assert span.attributes["tensorflow.error.origin.worker"] == "worker:1"
     assert ([event["name"] for event in last.events], root.events) == (["exception"], [])
+
+
+# -- a chief that dies ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def orphaned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Worker]]:
+    folder = tmp_path_factory.mktemp("orphan")
+    arguments = ("--steps", str(STEPS), "--die-at", str(STEPS // 2), "--dies", "0")
+    # No name is given: the other one has learnt it from the chief by then.
+    return folder, run(folder, arguments, arguments)
+
+
+def test_a_dead_chief_is_the_others_error_and_no_more(orphaned: tuple[Path, list[Worker]]) -> None:
+    folder, (chief, other) = orphaned
+    assert chief.code == -9
+    # TensorFlow itself ends a process whose coordination service is gone, by an exception or by a signal.
+    assert other.code not in (0, -9)
+    (run_dir,) = (folder / "otel-tf-runs").iterdir()
+    steps = by_worker(span for span in spans(run_dir) if span.name == "train_step")
+    applied = {worker: [s for s in found if "code" not in s.status] for worker, found in steps.items()}
+    assert {worker: len(found) for worker, found in applied.items()} == {
+        "worker:0": STEPS // 2,
+        "worker:1": STEPS // 2,
+    }
+    assert [a.trace_id for a in applied["worker:0"]] == [b.trace_id for b in applied["worker:1"]]
+    assert "otel_tf/instrumentation" not in other.stderr

@@ -92,6 +92,11 @@ def test_user_sees_what_is_there_without_us(job: tuple[Path, dict[str, Any]]) ->
     assert answers["untraceable"].startswith("TypeError: Binding inputs to tf.function failed")
 
 
+def test_what_keras_3_cannot_do_is_said_at_once(job: tuple[Path, dict[str, Any]]) -> None:
+    said = (job[0] / "logs" / "chief-0.log").read_text(errors="replace")
+    assert said.count("Keras 3 itself has no fit under ParameterServerStrategyV2; use tf_keras") == 1
+
+
 def test_everything_is_restored(job: tuple[Path, dict[str, Any]]) -> None:
     _, answers = job
     assert answers["restored"] == [True] * len(answers["restored"])
