@@ -58,6 +58,7 @@ class SpanError:
             encloses the one on which the exception is recorded.
         stacktrace: The formatted traceback, or None.
         attributes: Further attributes of the span, such as the error's origin.
+        events: Further events of the span; time 0 is the span's end.
     """
 
     type: str
@@ -65,6 +66,7 @@ class SpanError:
     exception_type: str | None
     stacktrace: str | None = None
     attributes: Mapping[str, AttributeValue] = dataclasses.field(default_factory=dict)
+    events: tuple[SpanEvent, ...] = ()
 
 
 class Layout:

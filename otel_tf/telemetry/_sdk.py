@@ -87,9 +87,9 @@ def _events(record: Record) -> list[tuple[str, dict[str, Any], int]]:
         (
             clean_text(event.name),
             {key: clean(value) for key, value in event.attributes.items()},
-            event.time_ns,
+            event.time_ns or record.end_ns,
         )
-        for event in record.events
+        for event in (*record.events, *(record.error.events if record.error is not None else ()))
     ]
     if record.error is not None and record.error.exception_type is not None:
         found.append((semconv.EVENT_EXCEPTION, _exception_attributes(record), record.end_ns))
