@@ -31,7 +31,7 @@ SUFFIX = ".xplane.pb"
 STATS = (
     *("step_num", "_r", "otel_trace", "otel_span", "id", "step_id", "iter_num", "_pt", "_p", "_ct", "_c"),
     *("group_id", "correlation_id", "run_id", "context_id", "instance_key", "group_key", "from", "to", "key"),
-    *("kernel_type", "name", "eager_op", "annotation", "tf_op", "hlo_op", "step_name"),
+    *("kernel_type", "name", "eager_op", "is_func", "annotation", "tf_op", "hlo_op", "step_name"),
 )
 _START_TIME = "profile_start_time"
 #: Serialized lines that are parsed at once, and what a line is cut into if it is longer than that by far.
