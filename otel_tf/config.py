@@ -49,6 +49,24 @@ class Settings:
     spool: bool = _setting(
         "OTEL_TF_SPOOL", True, "Write every span to the run directory before it is sent anywhere.", bool
     )
+    capture_logs: bool = _setting(
+        "OTEL_TF_CAPTURE_LOGS",
+        True,
+        "Take the records of Python's logging, with the step they belong to; handlers are left alone.",
+        bool,
+    )
+    log_prefix: bool = _setting(
+        "OTEL_TF_LOG_PREFIX",
+        False,
+        "Put [worker:1 step 41207] before the messages that the program's own log handlers get.",
+        bool,
+    )
+    capture_stderr: bool = _setting(
+        "OTEL_TF_CAPTURE_STDERR",
+        True,
+        "Under `otel-tf run`, take what is written to stderr, C++ included; it still appears there.",
+        bool,
+    )
     worker_stamps: bool = _setting(
         "OTEL_TF_WORKER_STAMPS",
         True,

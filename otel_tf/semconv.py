@@ -102,6 +102,11 @@ EXCEPTION_TYPE: Final = "exception.type"
 EXCEPTION_MESSAGE: Final = "exception.message"
 EXCEPTION_STACKTRACE: Final = "exception.stacktrace"
 
+# -- log records ---------------------------------------------------------------------
+LOG_IOSTREAM: Final = "log.iostream"  # stderr, for what came through the process's stderr
+CODE_FILE_PATH: Final = "code.file.path"
+CODE_LINE_NUMBER: Final = "code.line.number"
+
 # -- collectives -----------------------------------------------------------------------
 COLLECTIVE_GROUP_KEY: Final = "tensorflow.collective.group_key"
 COLLECTIVE_INSTANCE_KEY: Final = "tensorflow.collective.instance_key"

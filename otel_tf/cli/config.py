@@ -20,6 +20,7 @@ _OTEL: tuple[tuple[str, str | None, str], ...] = (
     ("OTEL_RESOURCE_ATTRIBUTES", None, "Further attributes of the resource, key=value,key=value."),
     ("OTEL_EXPERIMENTAL_RESOURCE_DETECTORS", "otel", "Detectors of further resource attributes."),
     ("OTEL_TRACES_EXPORTER", "otlp", "otlp, console, none, or another installed exporter; a comma list."),
+    ("OTEL_LOGS_EXPORTER", "none", "The same for log records, which a Jaeger does not take."),
     ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf", "http/protobuf or grpc."),
     ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", None, "The same, for traces alone."),
     ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://localhost:4318", "Where spans go (4317 with grpc)."),

@@ -7,6 +7,7 @@ SDK and exporters are imported by `start`.
 
 from __future__ import annotations
 
+from otel_tf.telemetry._log_records import LogRecord
 from otel_tf.telemetry._pipeline import Pipeline, start
 from otel_tf.telemetry._records import (
     AttributeValue,
@@ -22,6 +23,7 @@ from otel_tf.telemetry._resource import TaskResource
 __all__ = [
     "AttributeValue",
     "Layout",
+    "LogRecord",
     "Pipeline",
     "Record",
     "SpanError",

@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from otel_tf.telemetry._environment import positive
+
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider as ApiTracerProvider
 
@@ -16,6 +18,11 @@ if TYPE_CHECKING:
     from otel_tf.telemetry._spool import Spool
 
 __all__ = ["Limits", "Network"]
+
+#: Spans that may wait for a slow endpoint, some 50 MB; the spool has them all.
+_MAX_UNSENT = 100_000
+#: How long spans gather before they are sent.
+_SCHEDULE_DELAY_MS = 2_000
 
 
 class Limits(NamedTuple):
@@ -30,6 +37,15 @@ class Limits(NamedTuple):
     max_waiting: int
     max_spans: int
     delay_s: float
+
+    @classmethod
+    def in_force(cls, max_spans: int) -> Limits:
+        """Returns the limits that the environment sets, with ``max_spans`` in one request."""
+        return cls(
+            positive("OTEL_BSP_MAX_QUEUE_SIZE", _MAX_UNSENT),
+            max_spans,
+            positive("OTEL_BSP_SCHEDULE_DELAY", _SCHEDULE_DELAY_MS) / 1000,
+        )
 
 
 class Network:

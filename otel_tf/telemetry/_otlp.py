@@ -16,6 +16,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
+from otel_tf.telemetry._signals import TRACES, Signal
 from otel_tf.telemetry._sinks import ExporterSink, Outcome, quiet
 
 if TYPE_CHECKING:
@@ -46,12 +47,14 @@ class OtlpSink:
     Args:
         name: The exporter's name, for people.
         make: Makes the exporter.
+        signal: What it exports.
     """
 
     acknowledges = True
 
-    def __init__(self, name: str, make: Callable[[], Any]) -> None:
-        self._public = ExporterSink(name, make)
+    def __init__(self, name: str, make: Callable[[], Any], signal: Signal = TRACES) -> None:
+        self._public = ExporterSink(name, make, signal)
+        self._signal = signal
         self._sender: Sender | None = None
         self._known = False
         self._target = ""
@@ -87,7 +90,7 @@ class OtlpSink:
         """Makes one attempt with bytes; None where the exporter cannot be made to take them."""
         try:
             if not self._known:
-                self._sender = sender(self._public.exporter())
+                self._sender = sender(self._public.exporter(), self._signal)
                 self._known = True
             if self._sender is None:
                 return None
@@ -101,11 +104,11 @@ class OtlpSink:
         return outcome
 
 
-def sender(exporter: Any) -> Sender | None:
+def sender(exporter: Any, signal: Signal = TRACES) -> Sender | None:
     """Returns a way to send bytes over an official exporter's connection; None where none is known."""
     for cls in _SENDERS:
         with contextlib.suppress(AttributeError):
-            return cls(exporter)
+            return cls(exporter, signal)
     return None
 
 
@@ -116,7 +119,8 @@ class HttpClientSender:
         AttributeError: This exporter is built otherwise.
     """
 
-    def __init__(self, exporter: Any) -> None:
+    def __init__(self, exporter: Any, signal: Signal) -> None:
+        self._signal = signal
         client = exporter._client
         self._submit, self._compress = client._submit, client._compress
         self._connection_error = client._transport.is_connection_error
@@ -127,7 +131,9 @@ class HttpClientSender:
         """Posts one request."""
         result = self._submit(self._compress(payload), _shorter(self._timeout_s, timeout_s))
         if result.status_code is not None:
-            return _http_outcome(result.status_code, result.reason, result.headers(), result.content())
+            return _http_outcome(
+                self._signal, result.status_code, result.reason, result.headers(), result.content()
+            )
         return Outcome(
             accepted=False, retry=bool(self._connection_error(result.error)), reason=why(result.error)
         )
@@ -140,7 +146,8 @@ class HttpSessionSender:
         AttributeError: This exporter is built otherwise.
     """
 
-    def __init__(self, exporter: Any) -> None:
+    def __init__(self, exporter: Any, signal: Signal) -> None:
+        self._signal = signal
         exporter._session.post  # noqa: B018 - only to see that it is there
         self._export = exporter._export
         self._exporter = exporter
@@ -157,7 +164,9 @@ class HttpSessionSender:
         except requests.exceptions.RequestException as error:
             connection = isinstance(error, (requests.exceptions.ConnectionError, requests.exceptions.Timeout))
             return Outcome(accepted=False, retry=connection, reason=why(error))
-        return _http_outcome(response.status_code, response.reason, response.headers, response.content)
+        return _http_outcome(
+            self._signal, response.status_code, response.reason, response.headers, response.content
+        )
 
 
 class GrpcSender:
@@ -167,7 +176,8 @@ class GrpcSender:
         AttributeError: This exporter is built otherwise.
     """
 
-    def __init__(self, exporter: Any) -> None:
+    def __init__(self, exporter: Any, signal: Signal) -> None:
+        self._signal = signal
         self._call = exporter._client.Export
         self.endpoint = str(exporter._endpoint)
         self._headers = exporter._headers
@@ -176,17 +186,16 @@ class GrpcSender:
     def send(self, payload: bytes, timeout_s: float | None) -> Outcome:
         """Makes one call."""
         import grpc  # type: ignore[import-untyped]
-        from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
         try:
             answer = self._call(
-                request=ExportTraceServiceRequest.FromString(payload),
+                request=self._signal.request().FromString(payload),
                 metadata=self._headers,
                 timeout=_shorter(self._timeout_s, timeout_s),
             )
         except grpc.RpcError as error:
             return _grpc_outcome(error)
-        return _partial(answer.partial_success)
+        return _partial(self._signal, answer.partial_success)
 
 
 _SENDERS: tuple[type[HttpClientSender | HttpSessionSender | GrpcSender], ...] = (
@@ -216,9 +225,11 @@ def why(error: BaseException | None) -> str:
     return "no answer"
 
 
-def _http_outcome(status: int, reason: str | None, headers: Mapping[str, str], body: bytes) -> Outcome:
+def _http_outcome(
+    signal: Signal, status: int, reason: str | None, headers: Mapping[str, str], body: bytes
+) -> Outcome:
     if 200 <= status < 300:
-        return _http_accepted(body)
+        return _http_accepted(signal, body)
     said = f"HTTP {status} {reason or ''}".strip()
     if status in _RETRY_HTTP:
         return Outcome(
@@ -242,22 +253,21 @@ def _retry_after(value: str | None) -> float | None:
     return None
 
 
-def _http_accepted(body: bytes) -> Outcome:
+def _http_accepted(signal: Signal, body: bytes) -> Outcome:
     from google.protobuf.message import DecodeError
-    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
     if not body:
         return Outcome(accepted=True)
     try:
-        return _partial(ExportTraceServiceResponse.FromString(body).partial_success)
+        return _partial(signal, signal.response().FromString(body).partial_success)
     except DecodeError:
         # Some endpoints answer 200 with a text of their own.
         return Outcome(accepted=True)
 
 
-def _partial(partial: Any) -> Outcome:
-    """Reads ``ExportTracePartialSuccess``: what was rejected must not be sent again."""
-    return Outcome(accepted=True, rejected=int(partial.rejected_spans), reason=partial.error_message)
+def _partial(signal: Signal, partial: Any) -> Outcome:
+    """Reads a ``partial_success``: what was rejected must not be sent again."""
+    return Outcome(accepted=True, rejected=signal.rejected(partial), reason=partial.error_message)
 
 
 def _grpc_outcome(error: Any) -> Outcome:

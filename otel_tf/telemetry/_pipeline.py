@@ -20,6 +20,8 @@ from otel_tf._guard import Guard
 from otel_tf.telemetry import _clock
 from otel_tf.telemetry._drain import Drain
 from otel_tf.telemetry._environment import positive
+from otel_tf.telemetry._log_records import LogRecord
+from otel_tf.telemetry._logs import Logs
 from otel_tf.telemetry._meters import Meters
 from otel_tf.telemetry._metrics import Instruments, instruments
 from otel_tf.telemetry._network import Limits, Network
@@ -42,10 +44,6 @@ _logger = logging.getLogger("otel_tf")
 _MAX_WAITING = 200_000
 #: Spans of one spool line and one request; about 1 MB, a quarter of what gRPC servers take.
 _MAX_BATCH = 2_000
-#: Spans that may wait for a slow endpoint, some 50 MB; the spool has them all.
-_MAX_UNSENT = 100_000
-#: How long spans gather before they are sent.
-_SCHEDULE_DELAY_MS = 2_000
 _CLOCKS_INTERVAL_S = 10.0
 #: Clock snapshots that wait for the run's name; an hour and more.
 _MAX_SNAPSHOTS = 500
@@ -68,6 +66,7 @@ class Pipeline:
         identity: Who this process is.
         resource: This process's own resource, for `layout`.
         run_dir: The run directory.
+        logs: Takes log records.
         named: Set once the run's name is known; until then spans wait in memory, and `identity` and
             `run_dir` are provisional.
     """
@@ -87,28 +86,21 @@ class Pipeline:
         # A program may change its working directory before the run's name is known.
         self._folder = (settings.run_dir or Path("otel-tf-runs")).absolute()
         self.run_dir = self._run_dir()
-        self.named = _event(is_set=not provisional)
+        self.named = threading.Event()
+        if not provisional:
+            self.named.set()
         self._naming = threading.Lock()
         self._provider_resource: Mapping[str, object] | None = None
         self._snapshots: collections.deque[_clock.Snapshot] = collections.deque(maxlen=_MAX_SNAPSHOTS)
-        self._closed = False
-        self._running = False
-        self._forked = False
+        self._closed = self._running = self._forked = False
         max_batch = positive("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", _MAX_BATCH)
         self._spool = Spool(self.run_dir, identity.task.replace(":", "-")) if settings.spool else None
         self.resource = TaskResource(own_attributes(identity) if enabled else {})
         self._exit_callbacks: list[Callable[[float], object]] = []
         self._task_resources: list[tuple[TaskResource, _OfOwn]] = []
-        self._network = Network(
-            tracer_provider,
-            spool=self._spool,
-            limits=Limits(
-                max_waiting=positive("OTEL_BSP_MAX_QUEUE_SIZE", _MAX_UNSENT),
-                max_spans=max_batch,
-                delay_s=positive("OTEL_BSP_SCHEDULE_DELAY", _SCHEDULE_DELAY_MS) / 1000,
-            ),
-            adopt=self._adopt,
-        )
+        limits = Limits.in_force(max_batch)
+        self._network = Network(tracer_provider, spool=self._spool, limits=limits, adopt=self._adopt)
+        self.logs = Logs(self.resource, self._spool, limits)
         self._meters = Meters(self.resource)
         self._drain = Drain(self._network, self._spool, max_batch)
         self._queue = self._drain.queue
@@ -201,6 +193,14 @@ class Pipeline:
         if not self._running:
             self._resume()
 
+    def log(self, make: Callable[[Facts], LogRecord], facts: Facts, *, urgent: bool = False) -> None:
+        """Takes what becomes a log record later, very soon if ``urgent``; see `record_later`."""
+        self.logs.take(make, facts)
+        if not self._running:
+            self._resume()
+        elif urgent:
+            self._flusher.hurry()
+
     def hurry(self) -> None:
         """Spools what is recorded so far at once: the process may be about to die."""
         self._flusher.hurry()
@@ -290,7 +290,7 @@ class Pipeline:
 
     @property
     def waiting(self) -> bool:
-        """Whether something was recorded that is not spooled yet."""
+        """Whether a span was recorded that is not spooled yet."""
         return bool(self._queue)
 
     def name(self, identity: Identity | None = None) -> None:
@@ -318,6 +318,7 @@ class Pipeline:
         """Spools what was recorded and hands it to the network's threads; never raises."""
         if self.named.is_set():
             self._drain.run()
+            self.logs.run()
 
     def flush(self, timeout_s: float) -> bool:
         """Spools everything recorded before the call and waits until the network has tried it.
@@ -333,10 +334,11 @@ class Pipeline:
         if not self.enabled:
             return True
         deadline = time.monotonic() + timeout_s
-        if self._queue and not self.named.wait(timeout_s):
+        if (self._queue or self.logs.waiting) and not self.named.wait(timeout_s):
             return False
-        written = self._drain.within(max(deadline - time.monotonic(), 0.0))
-        return self._network.flush(max(deadline - time.monotonic(), 0.0)) and written
+        written = self._drain.within(deadline - time.monotonic())
+        sent = self._network.flush(max(deadline - time.monotonic(), 0.0))
+        return self.logs.flush(max(deadline - time.monotonic(), 0.0)) and sent and written
 
     def shutdown(self, timeout_s: float) -> bool:
         """Flushes, then ends the threads. What is recorded later still reaches the spool.
@@ -355,12 +357,14 @@ class Pipeline:
         self.name()
         written = self._drain.within(timeout_s)
         sent = self._network.flush(max(deadline - time.monotonic(), 0.0), provider=False)
+        sent = self.logs.flush(max(deadline - time.monotonic(), 0.0)) and sent
         self._meters.stop(deadline - time.monotonic())
         self._closed = True
         self._running = False
         self._flusher.stop()
         self._callbacks.stop()
         self._network.stop()
+        self.logs.stop()
         atexit.unregister(self._at_exit)
         _pipelines.discard(self)
         # What came in meanwhile.
@@ -390,6 +394,7 @@ class Pipeline:
         # All imports happen here, on the caller's thread: none must meet the program's own on another.
         with _drain_guard:
             self._network.prepare()
+            self.logs.prepare()
             if self._meters.prepare():
                 _ = self.metrics
         self._resume()
@@ -404,6 +409,7 @@ class Pipeline:
         """The slow branch of `record`: first record of a fork's child, or a record after shutdown."""
         if not self.enabled:
             self._queue.clear()
+            self.logs.abandon()
         elif self._closed:
             self.drain()
         else:
@@ -416,6 +422,7 @@ class Pipeline:
                     multiprocessing.util.Finalize(self, self._at_exit, exitpriority=0)
                 self._snapshot()
                 self._network.start()
+                self.logs.start()
                 self._callbacks.start()
                 # At least 1 ms: the variable may say 0, and a busy thread would hold the training up.
                 self._flusher.every(max(self.settings.flush_interval_ms, 1) / 1000, self.drain)
@@ -434,17 +441,16 @@ class Pipeline:
 
     def _at_exit(self) -> None:
         deadline = time.monotonic() + self.settings.exit_timeout_ms / 1000
-        for callback in self._exit_callbacks:
+        for callback in (*self._exit_callbacks, self.shutdown):
             with _exit_guard:
                 callback(max(deadline - time.monotonic(), 0.0))
-        with _exit_guard:
-            self.shutdown(max(deadline - time.monotonic(), 0.0))
 
     def _after_fork_in_child(self) -> None:
         """Gives the child a state of its own; what the parent had recorded is the parent's to write."""
         self._drain.abandon()
         # Nobody in the child asks for the run's name.
-        self.named = _event(is_set=True)
+        self.named = threading.Event()
+        self.named.set()
         self._naming = threading.Lock()
         self._snapshots.clear()
         self._running = False
@@ -453,6 +459,7 @@ class Pipeline:
         self._flusher.abandon()
         self._callbacks.abandon()
         self._network.abandon()
+        self.logs.abandon()
         self._meters.abandon()
         vars(self).pop("metrics", None)
         if self._spool is not None:
@@ -468,13 +475,6 @@ def _after_fork_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
-
-
-def _event(*, is_set: bool) -> threading.Event:
-    event = threading.Event()
-    if is_set:
-        event.set()
-    return event
 
 
 def start(

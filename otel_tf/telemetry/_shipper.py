@@ -45,6 +45,7 @@ class Shipper:
         limits: How much waits and travels at once.
         acknowledge: Told of each accepted batch, with the number of rejected spans in it.
         advice: What to say to people when spans cannot be sent, given the endpoint.
+        unit: What is sent, for people.
     """
 
     def __init__(
@@ -54,11 +55,13 @@ class Shipper:
         limits: Limits,
         acknowledge: Callable[[Batch, int], None],
         advice: Callable[[str], str],
+        unit: str = "spans",
     ) -> None:
         self._make_sink = make_sink
         self._limits = limits
         self._acknowledge = acknowledge
         self._advice = advice
+        self._unit = unit
         self._queue: collections.deque[Batch] = collections.deque()
         self._waiting = 0  # spans in the queue
         self._current: list[Batch] = []
@@ -198,10 +201,12 @@ class Shipper:
             self.sent += spans - outcome.rejected
             self.not_sent += outcome.rejected
             if outcome.rejected:
-                self._warn(f"it rejected {outcome.rejected} spans: {outcome.reason or 'no reason given'}")
+                self._warn(
+                    f"it rejected {outcome.rejected} {self._unit}: {outcome.reason or 'no reason given'}"
+                )
             elif self._warned and self.not_sent == 0:
                 self._warned = False
-                _logger.info("spans are sent to %s again; none was lost", sink.target)
+                _logger.info("%s are sent to %s again; none was lost", self._unit, sink.target)
             if sink.acknowledges:
                 # The answer does not say which were rejected; they count on the first line.
                 for batch, rejected in zip(batches, (outcome.rejected, *[0] * len(batches)), strict=False):
@@ -250,4 +255,6 @@ class Shipper:
         if not self._warned:
             self._warned = True
             where = f" to {self._target}" if self._target else ""
-            _logger.warning("spans cannot be sent%s (%s); %s", where, reason, self._advice(self._target))
+            _logger.warning(
+                "%s cannot be sent%s (%s); %s", self._unit, where, reason, self._advice(self._target)
+            )

@@ -2,8 +2,9 @@
 
 ``OTEL_TRACES_EXPORTER`` unset means ``otlp`` here, over HTTP unless ``OTEL_EXPORTER_OTLP_PROTOCOL`` says
 ``grpc``; ``none`` turns the network off; ``console`` and every other name of the entry point group
-``opentelemetry_traces_exporter`` work, also as a comma list. Endpoint, headers, certificates, timeout
-and compression (``OTEL_EXPORTER_OTLP_*``) are read by the exporters themselves.
+``opentelemetry_traces_exporter`` work, also as a comma list; ``OTEL_LOGS_EXPORTER`` is
+read likewise, but unset it means ``none``. Endpoint, headers, certificates, timeout and compression
+(``OTEL_EXPORTER_OTLP_*``) are read by the exporters themselves.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from collections.abc import Callable, Iterator, Mapping
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from otel_tf.telemetry._signals import TRACES, Signal
+
 if TYPE_CHECKING:
     from otel_tf.telemetry._batch import Batch
 
@@ -23,7 +26,6 @@ __all__ = ["ExporterSink", "Outcome", "Sink", "configured", "exporter_class", "q
 
 _logger = logging.getLogger("otel_tf")
 
-_GROUP = "opentelemetry_traces_exporter"
 _PROTOCOLS = {"http/protobuf": "otlp_proto_http", "grpc": "otlp_proto_grpc"}
 
 
@@ -67,9 +69,10 @@ class ExporterSink:
 
     acknowledges = False
 
-    def __init__(self, name: str, make: Callable[[], Any]) -> None:
+    def __init__(self, name: str, make: Callable[[], Any], signal: Signal = TRACES) -> None:
         self._name = name
         self._make = make
+        self._signal = signal
         self._exporter: Any = None
 
     @property
@@ -86,14 +89,12 @@ class ExporterSink:
 
     def deliver(self, batch: Batch, timeout_s: float | None) -> Outcome:
         """Exports the batch as SDK spans."""
-        from opentelemetry.sdk.trace.export import SpanExportResult
-
         with quiet() as said:
             try:
                 result = self.exporter().export(batch.spans())
             except Exception as error:
                 return Outcome(accepted=False, reason=f"{type(error).__name__}: {error}")
-        if result is SpanExportResult.SUCCESS:
+        if result is self._signal.success():
             return Outcome(accepted=True)
         return Outcome(accepted=False, reason=said[-1] if said else "the exporter reports a failure")
 
@@ -142,32 +143,31 @@ def quiet() -> Iterator[list[str]]:
             logger.removeFilter(said)
 
 
-def configured(environ: Mapping[str, str] | None = None) -> list[Callable[[], Sink]]:
-    """Returns a maker for each sink that the environment names.
+def configured(environ: Mapping[str, str] | None = None, signal: Signal = TRACES) -> list[Callable[[], Sink]]:
+    """Returns a maker for each sink that the environment names for a signal.
 
     A name that cannot be used is said in the log and left out: it must not stop a training.
     """
     environ = os.environ if environ is None else environ
-    names = environ.get("OTEL_TRACES_EXPORTER", "").strip() or "otlp"
+    variable = signal.exporter_variable
+    names = environ.get(variable, "").strip() or signal.default
     makers: list[Callable[[], Sink]] = []
     for name in dict.fromkeys(part.strip() for part in names.split(",")):
         if name.lower() in ("none", ""):
             continue
         try:
-            kind, cls = exporter_class(name, environ)
+            kind, cls = exporter_class(name, environ, signal)
         except LookupError as error:
-            _logger.warning("OTEL_TRACES_EXPORTER=%s: %s; spans are only spooled", names, error.args[0])
+            _logger.warning("%s=%s: %s; %s", variable, names, error.args[0], signal.verb)
             continue
         except Exception as error:
-            _logger.warning(
-                "OTEL_TRACES_EXPORTER=%s cannot be loaded (%s); spans are only spooled", name, error
-            )
+            _logger.warning("%s=%s cannot be loaded (%s); %s", variable, name, error, signal.verb)
             continue
-        makers.append(_maker(kind, cls))
+        makers.append(_maker(kind, cls, signal))
     return makers
 
 
-def _maker(kind: str, cls: Any) -> Callable[[], Sink]:
+def _maker(kind: str, cls: Any, signal: Signal) -> Callable[[], Sink]:
     if kind in _PROTOCOLS.values():
         from otel_tf.telemetry._otlp import OtlpSink
 
@@ -175,11 +175,11 @@ def _maker(kind: str, cls: Any) -> Callable[[], Sink]:
             # The exporter imports it when it is made, which is on another thread.
             import requests  # noqa: F401
 
-        return lambda: OtlpSink(kind, cls)
-    return lambda: ExporterSink(kind, cls)
+        return lambda: OtlpSink(kind, cls, signal)
+    return lambda: ExporterSink(kind, cls, signal)
 
 
-def exporter_class(name: str, environ: Mapping[str, str]) -> tuple[str, Any]:
+def exporter_class(name: str, environ: Mapping[str, str], signal: Signal = TRACES) -> tuple[str, Any]:
     """Returns an exporter's entry point name and class.
 
     Raises:
@@ -187,19 +187,14 @@ def exporter_class(name: str, environ: Mapping[str, str]) -> tuple[str, Any]:
     """
     if name == "otlp":
         variable = next(
-            (
-                variable
-                for variable in ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
-                if environ.get(variable, "").strip()
-            ),
-            None,
+            (variable for variable in signal.protocol_variables if environ.get(variable, "").strip()), None
         )
         protocol = environ[variable].strip() if variable else "http/protobuf"
         if protocol not in _PROTOCOLS:
             _logger.warning("%s=%r is not known; using http/protobuf", variable, protocol)
             protocol = "http/protobuf"
         name = _PROTOCOLS[protocol]
-    found = metadata.entry_points(group=_GROUP, name=name)
+    found = metadata.entry_points(group=signal.group, name=name)
     for entry in found:
         return name, entry.load()
-    raise LookupError(f"no exporter {name!r} is installed (entry point group {_GROUP})")
+    raise LookupError(f"no exporter {name!r} is installed (entry point group {signal.group})")

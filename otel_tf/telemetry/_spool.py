@@ -1,6 +1,7 @@
 """The spool: this process's own files in the run directory, the first copy of everything.
 
-``<task>.<pid>.traces.jsonl`` takes OTLP JSON lines, ``….clocks.jsonl`` snapshots of the clocks, and
+``<task>.<pid>.traces.jsonl`` takes OTLP JSON lines, ``….logs.jsonl`` likewise, ``….clocks.jsonl``
+snapshots of the clocks, and
 ``….sent`` says which lines of the first an OTLP endpoint has acknowledged. A line is written by
 one ``write`` in append mode, so that a killed process leaves at most one truncated last line, and the
 page cache keeps what was written whatever becomes of the process.
@@ -17,12 +18,22 @@ import threading
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["CLOCKS_SUFFIX", "SENT_SUFFIX", "TRACES_SUFFIX", "LineFile", "Place", "Spool", "acknowledgement"]
+__all__ = [
+    "CLOCKS_SUFFIX",
+    "LOGS_SUFFIX",
+    "SENT_SUFFIX",
+    "TRACES_SUFFIX",
+    "LineFile",
+    "Place",
+    "Spool",
+    "acknowledgement",
+]
 
 _logger = logging.getLogger("otel_tf")
 
 TRACES_SUFFIX = ".traces.jsonl"
 CLOCKS_SUFFIX = ".clocks.jsonl"
+LOGS_SUFFIX = ".logs.jsonl"
 SENT_SUFFIX = ".sent"
 
 

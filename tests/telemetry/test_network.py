@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
-from otel_tf.telemetry import SpanError, _pipeline, _shipper
+from otel_tf.telemetry import SpanError, _network, _shipper
 from tests.telemetry.support import (
     DEAD,
     Collector,
@@ -320,7 +320,7 @@ def test_without_spool_and_network_the_advice_says_so(
     one.shutdown(5)
     (said,) = warnings_of(caplog)
     assert "replay" not in said
-    assert str(_pipeline._MAX_UNSENT) in said
+    assert str(_network._MAX_UNSENT) in said
 
 
 # -- which exporter ------------------------------------------------------------------------
