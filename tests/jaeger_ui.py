@@ -9,6 +9,7 @@ import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
+from otel_tf import semconv
 from otel_tf.jaeger import Jaeger
 
 #: All times, in µs.
@@ -60,6 +61,33 @@ def rows_of(trace: dict[str, Any]) -> list[tuple[int, dict[str, Any]]]:
             yield from below(span["spanID"], depth + 1)
 
     return list(below(None, 0))
+
+
+def originals_in_order(trace: dict[str, Any]) -> list[str]:
+    """Returns the ids of the recorded spans that a logical trace shows, row by row.
+
+    Every span hangs in the tree, siblings start in logical order, and no two in the same microsecond: rows
+    are drawn by start, so nothing is left to chance.
+    """
+    rows = rows_of(trace)
+    assert len(rows) == len(trace["spans"]), "every span hangs in the tree"
+    by_parent: dict[str | None, list[tuple[int, int]]] = {}
+    originals = []
+    for depth, span in rows:
+        tags = tags_of(span)
+        assert span["warnings"] is None
+        if depth == 0 and span["operationName"] == semconv.SPAN_STEPS:
+            continue
+        assert isinstance(tags[semconv.LOGICAL_SHIFT_NS], int)
+        assert 0 <= tags[semconv.LOGICAL_ERROR_NS] < 60e9
+        pair = (span["startTime"], tags[semconv.LOGICAL_ORDER])
+        by_parent.setdefault(parent_of(span), []).append(pair)
+        originals.append(tags[semconv.LOGICAL_ORIGINAL_SPAN])
+    for pairs in by_parent.values():
+        starts, orders = zip(*pairs, strict=True)
+        assert list(starts) == sorted(set(starts))
+        assert list(orders) == sorted(set(orders))
+    return originals
 
 
 def critical_path(trace: dict[str, Any]) -> list[dict[str, Any]]:

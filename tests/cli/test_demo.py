@@ -22,7 +22,7 @@ from otel_tf.correlator import correlate
 from otel_tf.demo.answer import print_table
 from otel_tf.demo.viewer import Viewer
 from otel_tf.jaeger import Jaeger
-from tests.jaeger_ui import EVER, ask, parent_of, process_of, rows_of, tags_of
+from tests.jaeger_ui import EVER, ask, originals_in_order, parent_of, process_of, tags_of
 from tests.spool import spans
 
 STEPS = 300
@@ -163,26 +163,7 @@ def logical(run: tuple[Path, dict[str, Any]], module_jaeger: Jaeger) -> list[dic
 def test_every_row_of_every_logical_trace_is_in_order(
     run: tuple[Path, dict[str, Any]], logical: list[dict[str, Any]]
 ) -> None:
-    shown = []
-    for trace in logical:
-        rows = rows_of(trace)
-        assert len(rows) == len(trace["spans"]), "every span hangs in the tree"
-        by_parent: dict[str | None, list[tuple[int, int]]] = {}
-        for depth, span in rows:
-            tags = tags_of(span)
-            assert span["warnings"] is None
-            if depth == 0 and span["operationName"] == semconv.SPAN_STEPS:
-                continue
-            assert isinstance(tags[semconv.LOGICAL_SHIFT_NS], int)
-            assert 0 <= tags[semconv.LOGICAL_ERROR_NS] < 60e9
-            pair = (span["startTime"], tags[semconv.LOGICAL_ORDER])
-            by_parent.setdefault(parent_of(span), []).append(pair)
-            shown.append(tags[semconv.LOGICAL_ORIGINAL_SPAN])
-        for pairs in by_parent.values():
-            starts, orders = zip(*pairs, strict=True)
-            # Rows are drawn by start; no two siblings share one, so nothing is left to chance.
-            assert list(starts) == sorted(set(starts))
-            assert list(orders) == sorted(set(orders))
+    shown = [original for trace in logical for original in originals_in_order(trace)]
     expected = [span.span_id for span in spans(run[0]) if span.name != semconv.SPAN_CLOCK_PROBE]
     assert sorted(shown) == sorted(expected)
 
