@@ -107,6 +107,24 @@ class Settings:
 
     origins: Mapping[str, Origin] = dataclasses.field(default_factory=dict, repr=False, compare=False)
 
+    profile: str = _setting(
+        "OTEL_TF_PROFILE",
+        "off",
+        "When profiles are taken: off, every=N (steps), steps=N (in one profile; default 2), on-slow, by "
+        "commas. Touch profile.request in the run directory for one at any time.",
+    )
+    profile_signal: str | None = _setting(
+        "OTEL_TF_PROFILE_SIGNAL", None, "A signal that asks for a profile, such as SIGUSR2."
+    )
+    profile_limit_ms: int = _setting(
+        "OTEL_TF_PROFILE_LIMIT", 10_000, "Longest time of one profile, in ms.", int
+    )
+    profile_max_size_mb: int = _setting(
+        "OTEL_TF_PROFILE_MAX_SIZE",
+        1_000,
+        "What all profiles of a run may take on disk, in MB; then no more are taken.",
+        int,
+    )
 
 def rows() -> list[dataclasses.Field[Any]]:
     """Returns the table: one dataclass field a setting, with ``env``, ``doc`` and ``kind`` metadata."""

@@ -26,6 +26,9 @@ SPAN_EVALUATE: Final = "evaluate"
 SPAN_PREDICT: Final = "predict"
 SPAN_EPOCH: Final = "epoch"
 SPAN_SESSION_RECREATE: Final = "session.recreate"
+SPAN_REGION: Final = "region"
+SPAN_TRACE_REGION: Final = "trace_region"
+SPAN_PROFILE_CAPTURE: Final = "profile.capture"
 
 # -- resource ------------------------------------------------------------------
 SERVICE_NAME: Final = "service.name"
@@ -130,3 +133,11 @@ METRIC_STALENESS: Final = "tensorflow.staleness"  # {step}
 METRIC_FUNCTION_TRACINGS: Final = "tensorflow.function.tracings"  # {tracing}
 METRIC_SPANS_DROPPED: Final = "otel_tf.spans.dropped"  # {span}
 METRIC_SPOOL_SIZE: Final = "otel_tf.spool.size"  # By
+# -- regions and profiles ------------------------------------------------------------------
+REGION_NAME: Final = "tensorflow.region.name"
+REGION_SCOPE: Final = "tensorflow.region.scope"
+PROFILER_SESSION: Final = "tensorflow.profiler.session"
+PROFILE_REASON: Final = "tensorflow.profile.reason"  # every | slow | request
+PROFILE_TASKS: Final = "tensorflow.profile.tasks"
+PROFILE_SIZE: Final = "tensorflow.profile.size"  # By
+

@@ -22,6 +22,7 @@ from otel_tf.instrumentation.keras.unsupported import say_at_attach
 from otel_tf.instrumentation.multi_worker.collectives import CollectiveSeam
 from otel_tf.instrumentation.multi_worker.workers import WorkersSeam
 from otel_tf.instrumentation.parameter_server.coordinator import CoordinatorSeam
+from otel_tf.instrumentation.profiler.capture import CaptureSeam
 from otel_tf.instrumentation.seams import Seam, Seams
 from otel_tf.instrumentation.session.seam import SessionSeam
 from otel_tf.instrumentation.tracing import TracingSeam
@@ -207,6 +208,7 @@ def _seams(core: Core) -> list[Seam]:
         CoordinatorSeam(pipeline, settings, identity, steps),
         CollectiveSeam(pipeline, settings, identity, steps.spans),
         WorkersSeam(pipeline, settings, identity),
+        CaptureSeam(pipeline, settings, identity, steps, core.run_spans),
     ]
 
 

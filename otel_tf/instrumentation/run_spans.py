@@ -40,6 +40,14 @@ _FIELDS: dict[str, tuple[str, ...]] = {
         semconv.FUNCTION_SIGNATURE,
     ),
     semconv.SPAN_SESSION_RECREATE: (semconv.SESSION_CAUSE, semconv.ERROR_ORIGIN_WORKER),
+    semconv.SPAN_REGION: (semconv.REGION_NAME,),
+    semconv.SPAN_TRACE_REGION: (semconv.REGION_NAME, semconv.REGION_SCOPE, semconv.FUNCTION_NAME),
+    semconv.SPAN_PROFILE_CAPTURE: (
+        semconv.PROFILER_SESSION,
+        semconv.PROFILE_REASON,
+        semconv.PROFILE_TASKS,
+        semconv.PROFILE_SIZE,
+    ),
     semconv.SPAN_CHECKPOINT_SAVE: (semconv.CHECKPOINT_PATH,),
     semconv.SPAN_CHECKPOINT_RESTORE: (semconv.CHECKPOINT_PATH,),
 }

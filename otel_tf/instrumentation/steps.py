@@ -10,12 +10,14 @@ import os
 import threading
 import time
 import weakref
+from collections import deque
 from typing import Any
 
 from otel_tf import ids
 from otel_tf.identity import Identity
 from otel_tf.instrumentation.around import Around, Instant
 from otel_tf.instrumentation.errors import describe_error
+from otel_tf.instrumentation.failure.capture import StateCapture
 from otel_tf.instrumentation.open_step import OpenStep
 from otel_tf.instrumentation.profiler import link
 from otel_tf.instrumentation.step_spans import StepFacts, StepSpans
@@ -23,6 +25,10 @@ from otel_tf.instrumentation.stream import Stream, plain_variable
 from otel_tf.telemetry import Pipeline, SpanError
 
 __all__ = ["Steps"]
+
+
+#: Steps whose durations are kept until somebody looks.
+_MOST_DURATIONS = 1_000
 
 
 class Steps:
@@ -35,6 +41,7 @@ class Steps:
         around: What the loops around the steps have told us, by thread.
         spans: Makes the spans.
         at: Number of the last step of this process; None before the first.
+        durations_ns: How long the last steps took; for who wants to know whether they have become slow.
     """
 
     def __init__(self, pipeline: Pipeline, identity: Identity) -> None:
@@ -46,7 +53,9 @@ class Steps:
         self._streams: dict[int | None, Stream] = {}
         self._local = 0
         self._told: weakref.WeakSet[BaseException] = weakref.WeakSet()
+        self._capture = StateCapture(pipeline, identity.task)
         self.at: int | None = None
+        self.durations_ns: deque[int] = deque(maxlen=_MOST_DURATIONS)
         self._name_incarnation()
         _all_steps.add(self)
 
@@ -130,6 +139,7 @@ class Steps:
         around = self.around
         if around.open is not None:
             return None
+        around.failed = None
         if not whole:
             # What was waited for before is not its own.
             around.waits = ()
@@ -255,20 +265,32 @@ class Steps:
             begun,
             end_mono_ns,
             waits,
-            None if error is None else self.problem(error),
+            None if error is None else self.problem(error, step),
             self.incarnation,
         )
         if mark is not None:
             self.spans.link(mark, facts)
+        self.durations_ns.append(end_mono_ns - begun[1])
         self._pipeline.record_later(self.spans.make, facts)
         if error is not None:
             self._pipeline.hurry()
         return steps
 
-    def problem(self, error: BaseException) -> SpanError:
-        """Returns the error for the innermost span it happened in, and remembers that it is told."""
+    def problem(self, error: BaseException, step: int | None = None) -> SpanError:
+        """Returns the error for the innermost span it happened in, and remembers that it is told.
+
+        Where a seam left on `around` what it knows of the call that failed, its tensors are looked at.
+
+        Args:
+            error: The exception.
+            step: Number of the step that failed, where one did.
+        """
         self.told(error)
-        return describe_error(error)
+        call, self.around.failed = self.around.failed, None
+        if call is None or call.error is not error:
+            return describe_error(error)
+        described = describe_error(error, call.graph)
+        return self._capture.add(described, call, step) if isinstance(error, Exception) else described
 
     def told(self, error: BaseException) -> None:
         """Remembers that the event of an exception is on a span."""

@@ -85,6 +85,7 @@ class AsyncSteps:
         if mark is not None:
             trace_id, span_id = self._ids(facts) if self._pipeline.named.is_set() else (0, 0)
             link.end_step(mark, global_step, trace_id, span_id)
+        self._steps.durations_ns.append(end_mono_ns - begun[1])
         self._pipeline.record_later(self._make, facts)
         if error is not None:
             self._pipeline.hurry()
