@@ -31,6 +31,7 @@ SUFFIX = ".xplane.pb"
 STATS = (
     *("step_num", "_r", "otel_trace", "otel_span", "id", "step_id", "iter_num", "_pt", "_p", "_ct", "_c"),
     *("group_id", "correlation_id", "run_id", "context_id", "instance_key", "group_key", "from", "to", "key"),
+    *("otel_dispatch", "otel_worker", "otel_closure"),
     *("kernel_type", "name", "eager_op", "is_func", "annotation", "tf_op", "hlo_op", "step_name"),
 )
 _START_TIME = "profile_start_time"

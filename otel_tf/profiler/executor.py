@@ -1,0 +1,390 @@
+"""The runs of functions and their ops in one profile, as TensorFlow's executor leaves them.
+
+An op that runs at once is an event ``node:Type`` inside an ``ExecutorState::Process`` that names the
+executor's step. One that waits (a receive, a collective) is two events on two threads,
+``ProcessAsync::Start`` and ``::Done``: it begins with the first and ends with the second. ``FunctionRun``,
+in the thread that called, says which step ids are called from where. Ops of devices are kernels on the
+streams of a device's plane; the correlation id leads to the host's event that launched each.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+import numpy as np
+import numpy.typing as npt
+
+from otel_tf.profiler._keys import dense, match, occurrence
+from otel_tf.profiler._metadata import Numbers
+from otel_tf.profiler.nesting import Intervals, enclosing, roots
+from otel_tf.profiler.xspace import Space
+
+__all__ = ["NONE", "HostOps", "read_ops"]
+
+Int = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+#: No such number.
+NONE = np.iinfo(np.int64).min
+_PROCESS, _RUN = "ExecutorState::Process", "FunctionRun"
+_START, _DONE = "ExecutorState::ProcessAsync::Start", "ExecutorState::ProcessAsync::Done"
+_CALLBACK = "ExecutorDoneCallback"
+_EAGER = "EagerExecute"
+#: Names of calls of a function: its name follows.
+_CALLS = ("EagerLocalExecute: ", "EagerLocalExecuteAsync: ")
+_PARTITION = "_partitioned_"
+_HOST = "/host:CPU"
+#: Lines of a device's plane with what ran on it, the first that there are; others repeat them.
+_DEVICE_LINES = ("Stream", "XLA Ops", "TensorFlow Ops")
+_OP_STATS = ("group_id", "correlation_id", "run_id", "context_id", "group_key", "instance_key")
+
+
+@dataclasses.dataclass(frozen=True)
+class HostOps:
+    """What ran in one profile. Texts are numbers in ``words``; times count as the space's do.
+
+    Attributes:
+        words: Texts.
+        step_id: The executor's number of each run of a function (S,), `NONE` for eager ops around no
+            function.
+        function: Its name (S,), -1 where nothing says it.
+        step_start_ps, step_end_ps: From its first event to its last (S,).
+        marker: Event row of the TraceMe with ``otel_span`` around its call (S,), -1 for none.
+        root: The run whose op called it (S,), itself for one that no op called.
+        step: Run of each op (N,), -1 for none. Ops are ordered by run and start.
+        name, type, device: Of each op (N,).
+        start_ps, end_ps: Of each op (N,).
+        parent: The op around it (N,), -1 for none.
+        stats: Of each op, `NONE` where it has none (N,); ``context_id`` may be a text (``words``), then
+            -2 - n.
+        send_from, send_to, send_key: Texts of a send (N,), -1.
+    """
+
+    words: tuple[str, ...]
+    step_id: Int
+    function: Int
+    step_start_ps: Int
+    step_end_ps: Int
+    marker: Int
+    root: Int
+    step: Int
+    name: Int
+    type: Int
+    device: Int
+    start_ps: Int
+    end_ps: Int
+    parent: Int
+    stats: dict[str, Int]
+    send_from: Int
+    send_to: Int
+    send_key: Int
+
+
+@dataclasses.dataclass
+class _Ops:
+    """Ops under construction.
+
+    ``row`` is the event that an op begins with, ``caller`` the one whose place tells what is around it.
+    """
+
+    row: Int
+    start_ps: Int
+    end_ps: Int
+    name: Int
+    type: Int
+    device: Int
+    step_id: Int
+    marker: Int
+    caller: Int
+
+    @staticmethod
+    def joined(parts: list[_Ops]) -> _Ops:
+        fields = [field.name for field in dataclasses.fields(_Ops)]
+        return _Ops(*(np.concatenate([getattr(part, field) for part in parts]) for field in fields))
+
+    def take(self, index: Int | Mask) -> _Ops:
+        return _Ops(*(getattr(self, field.name)[index] for field in dataclasses.fields(_Ops)))
+
+
+class _Host:
+    """Reads one space."""
+
+    def __init__(self, space: Space) -> None:
+        self.space = space
+        self.end = space.end_ps
+        self.events = Intervals(space.line, space.start_ps, self.end)
+        self.words = Numbers()
+        self.text_words = np.array([self.words[text] for text in space.texts], np.int64)
+        self.process = self._named(_PROCESS)
+        self.process_id = self._dense_stat("id")
+        self.step_stat = self._dense_stat("step_id")
+        self.marked = np.zeros(len(space), np.bool_)
+        self.marked[space.stat("otel_span").words()[0]] = True
+
+    def _named(self, name: str) -> Mask:
+        return self.space.named(lambda other: other == name)
+
+    def _dense_stat(self, name: str) -> Int:
+        row, value = self.space.stat(name).numbers()
+        column = np.full(len(self.space), NONE, np.int64)
+        column[row] = value
+        return column
+
+    def _word_stat(self, name: str) -> Int:
+        row, value = self.space.stat(name).words()
+        column = np.full(len(self.space), -1, np.int64)
+        column[row] = self.text_words[value]
+        return column
+
+    def _devices(self) -> Int:
+        """Returns the device of each line."""
+        names = [
+            "/device:CPU:0" if line.plane == _HOST else line.plane.removeprefix("/host:")
+            for line in self.space.lines
+        ]
+        return np.array([self.words[name] for name in names], np.int64)
+
+    def _split_names(self) -> tuple[Int, Int, Mask]:
+        """Returns node and type of each event name, and which names are ops'."""
+        nodes, types, is_op = [], [], []
+        for name, kind in zip(self.space.names, self.space.types, strict=True):
+            op = bool(kind) and name.endswith(f":{kind}") and not name.startswith("EagerService:")
+            nodes.append(self.words[name[: -len(kind) - 1]] if op else -1)
+            types.append(self.words[kind] if op else -1)
+            is_op.append(op)
+        return np.array(nodes, np.int64), np.array(types, np.int64), np.array(is_op, np.bool_)
+
+    def sync_ops(self) -> _Ops:
+        """Returns ops that ran at once."""
+        node, kind, is_op = self._split_names()
+        on_host = np.array([not line.plane.startswith("/device:") for line in self.space.lines], np.bool_)
+        rows = np.flatnonzero(is_op[self.space.name] & on_host[self.space.line])
+        around = enclosing(self.events, self.process, rows)
+        step = np.where(around >= 0, self.process_id[around], NONE)
+        own = self.step_stat[rows]
+        step = np.where(own != NONE, own, step)
+        rows, step = rows[step != NONE], step[step != NONE]
+        return self._ops(rows, self.end[rows], node[self.space.name[rows]], kind[self.space.name[rows]], step)
+
+    def async_ops(self) -> _Ops:
+        """Returns ops that waited; where the profile has only one half, that half."""
+        began, done = np.flatnonzero(self._named(_START)), np.flatnonzero(self._named(_DONE))
+        produced, consumed = self._dense_stat("_p"), self._dense_stat("_c")
+        partner = match((produced[began], self.step_stat[began]), (consumed[done], self.step_stat[done]))
+        end = np.where(partner >= 0, self.end[done[partner]] if len(done) else 0, self.end[began])
+        lost = np.ones(len(done), np.bool_)
+        lost[partner[partner >= 0]] = False
+        rows = np.concatenate([began, done[lost]])
+        end = np.maximum(np.concatenate([end, self.end[done[lost]]]), self.space.start_ps[rows])
+        step = self.step_stat[rows]
+        found = self._ops(
+            rows, end, self._word_stat("name")[rows], self._word_stat("kernel_type")[rows], step
+        )
+        return found.take((step != NONE) & (found.name >= 0))
+
+    def eager_ops(self) -> _Ops:
+        """Returns ops that Python ran one by one inside a TraceMe of ours."""
+        rows = np.flatnonzero(self._named(_EAGER) & (self._dense_stat("is_func") == 0))
+        marker = enclosing(self.events, self.marked, rows)
+        rows, marker = rows[marker >= 0], marker[marker >= 0]
+        name = self._word_stat("eager_op")[rows]
+        found = self._ops(rows, self.end[rows], name, name, np.full(len(rows), NONE, np.int64))
+        found.marker = marker
+        return found.take(name >= 0)
+
+    def kernels(self) -> _Ops:
+        """Returns what ran on devices."""
+        lines = self.space.lines
+        meant = np.zeros(len(lines), np.bool_)
+        for plane in {line.plane for line in lines if line.plane.startswith("/device:")}:
+            for start in _DEVICE_LINES:
+                these = [
+                    n for n, line in enumerate(lines) if line.plane == plane and line.name.startswith(start)
+                ]
+                if these:
+                    meant[these] = True
+                    break
+        rows = np.flatnonzero(meant[self.space.line])
+        node, kind = self._kernel_names(rows)
+        step = np.full(len(rows), NONE, np.int64)
+        launch = self._launched_by(rows)
+        around = enclosing(self.events, self.process, launch)
+        step = np.where((launch >= 0) & (around >= 0), self.process_id[around], step)
+        found = self._ops(rows, self.end[rows], node, kind, step)
+        found.caller = launch
+        return found
+
+    def _kernel_names(self, rows: Int) -> tuple[Int, Int]:
+        """Returns op and type of kernels: by the annotation of the op, else of XLA's, else their own name."""
+        space = self.space
+        stats = {name: self._word_stat(name)[rows] for name in ("annotation", "tf_op", "name", "hlo_op")}
+        key = dense(space.name[rows].astype(np.int64), *stats.values())
+        some = np.zeros(int(key.max(initial=-1)) + 1, np.int64)
+        some[key] = np.arange(len(rows))
+        texts = list(self.words)
+        nodes, types = [], []
+        for row in some.tolist():
+            about = {name: texts[column[row]] if column[row] >= 0 else "" for name, column in stats.items()}
+            own = space.names[space.name[rows[row]]]
+            op = about["annotation"].partition("#")[0] or about["tf_op"]
+            node, _, op_type = op.rpartition(":")
+            if not node or not op_type:
+                shown = space.types[space.name[rows[row]]]
+                node = about["name"] or about["hlo_op"] or own.removesuffix(f":{shown}")
+                op_type = shown or about["hlo_op"].partition(".")[0] or re.split("[<(]", own, maxsplit=1)[0]
+            nodes.append(self.words[node])
+            types.append(self.words[op_type])
+        return np.array(nodes, np.int64)[key], np.array(types, np.int64)[key]
+
+    def _launched_by(self, rows: Int) -> Int:
+        """Returns the host's event that launched each kernel, -1 where none is known."""
+        correlation = self._dense_stat("correlation_id")
+        on_host = np.array([line.plane == _HOST for line in self.space.lines], np.bool_)
+        launches = np.flatnonzero((correlation != NONE) & on_host[self.space.line])
+        found = match((correlation[rows],), (correlation[launches],))
+        return np.where(found >= 0, launches[found] if len(launches) else -1, -1)
+
+    def _ops(self, rows: Int, end: Int, name: Int, kind: Int, step_id: Int) -> _Ops:
+        device = self._devices()[self.space.line[rows]]
+        none = np.full(len(rows), -1, np.int64)
+        return _Ops(rows, self.space.start_ps[rows], end, name, kind, device, step_id, none, rows)
+
+    def without_halves(self, at_once: _Ops, waiting: _Ops) -> tuple[_Ops, Int]:
+        """Returns ops that ran at once without those that are a part of one that waited.
+
+        A collective's kernel runs on a thread of its own, between the two events of its op; only the kernel
+        knows the keys. Also returns for each op that waited the event row of its kernel, -1 for none.
+        """
+        sides = []
+        for ops in (at_once, waiting):
+            group = dense(ops.step_id, ops.name)
+            sides.append((ops.step_id, ops.name, occurrence(group, ops.start_ps)))
+        partner = match(sides[0], sides[1])
+        keyed = self._dense_stat("instance_key")[at_once.row] != NONE
+        partner = np.where(keyed, partner, -1)
+        kernel = np.full(len(waiting.row), -1, np.int64)
+        kernel[partner[partner >= 0]] = at_once.row[partner >= 0]
+        inside = enclosing(self.events, self._named(_START), at_once.row)
+        same = (inside >= 0) & (self._word_stat("name")[inside] == at_once.name)
+        return at_once.take((partner < 0) & ~same), kernel
+
+    def ops(self) -> tuple[_Ops, Int]:
+        """Returns all ops, and the event row that has the stats of each."""
+        waiting = self.async_ops()
+        at_once, kernel = self.without_halves(self.sync_ops(), waiting)
+        others = [self.eager_ops(), self.kernels()]
+        found = _Ops.joined([at_once, waiting, *others])
+        about = np.concatenate(
+            [at_once.row, np.where(kernel >= 0, kernel, waiting.row), *(ops.row for ops in others)]
+        )
+        return found, about
+
+
+@dataclasses.dataclass
+class _Steps:
+    """Runs of functions: `HostOps` has them."""
+
+    step_id: Int
+    function: Int
+    start_ps: Int
+    end_ps: Int
+    marker: Int
+    root: Int
+
+
+def _steps(host: _Host, ops: _Ops) -> _Steps:
+    space = host.space
+    runs = np.flatnonzero(host._named(_RUN) & (host.process_id != NONE))
+    spans = host.process | host._named(_CALLBACK) | host._named(_RUN)
+    rows = np.flatnonzero(spans & (host.process_id != NONE))
+    named = ops.step_id != NONE
+    ids = np.concatenate([host.process_id[rows], ops.step_id[named]])
+    step_id, number = np.unique(ids, return_inverse=True)
+    number = number.reshape(-1)
+    start = np.full(len(step_id), np.iinfo(np.int64).max)
+    end = np.zeros(len(step_id), np.int64)
+    np.minimum.at(start, number, np.concatenate([space.start_ps[rows], ops.start_ps[named]]))
+    np.maximum.at(end, number, np.concatenate([host.end[rows], ops.end_ps[named]]))
+    marker, function, caller = (np.full(len(step_id), -1, np.int64) for _ in range(3))
+    at = np.searchsorted(step_id, host.process_id[runs])[::-1]  # the first run of each counts
+    marker[at] = enclosing(host.events, host.marked, runs)[::-1]
+    function[at] = _functions(host, runs)[::-1]
+    around = enclosing(host.events, host.process, runs)
+    within = np.where(around >= 0, host.process_id[around], NONE)
+    calls = np.minimum(np.searchsorted(step_id, within), max(len(step_id) - 1, 0))
+    caller[at] = np.where(within != NONE, calls, -1)[::-1]
+    root = roots(np.where(caller == np.arange(len(caller)), -1, caller))
+    eager = np.unique(ops.marker[ops.marker >= 0])
+    more = np.arange(len(step_id), len(step_id) + len(eager))
+    none = np.full(len(eager), -1, np.int64)
+    return _Steps(
+        np.concatenate([step_id, np.full(len(eager), NONE, np.int64)]),
+        np.concatenate([function, none]),
+        np.concatenate([start, space.start_ps[eager]]),
+        np.concatenate([end, host.end[eager]]),
+        np.concatenate([marker, eager]),
+        np.concatenate([root, more]),
+    )
+
+
+def _functions(host: _Host, runs: Int) -> Int:
+    """Returns the name of the function that each run is of, -1 where nothing around it says."""
+    space = host.space
+    called = np.full(len(space.names), -1, np.int64)
+    for number, name in enumerate(space.names):
+        for prefix in _CALLS:
+            if name.startswith(prefix):
+                called[number] = host.words[name.removeprefix(prefix).partition(_PARTITION)[0]]
+    around = enclosing(host.events, called[space.name] >= 0, runs)
+    return np.where(around >= 0, called[space.name[around]], -1)
+
+
+def read_ops(space: Space) -> HostOps:
+    """Returns the runs of functions and the ops of one profile."""
+    host = _Host(space)
+    ops, about = host.ops()
+    steps = _steps(host, ops)
+    known = len(steps.step_id) - len(np.unique(ops.marker[ops.marker >= 0]))
+    step = np.full(len(ops.row), -1, np.int64)
+    named = ops.step_id != NONE
+    step[named] = np.searchsorted(steps.step_id[:known], ops.step_id[named])
+    eager = ops.marker >= 0
+    step[eager] = known + np.searchsorted(steps.marker[known:], ops.marker[eager])
+    order = np.lexsort((-ops.end_ps, ops.start_ps, step))
+    ops, about, step = ops.take(order), about[order], step[order]
+    stats = {name: host._dense_stat(name)[about] for name in _OP_STATS}
+    # CUPTI's contexts are texts such as $$5.
+    context = host._word_stat("context_id")[about]
+    stats["context_id"] = np.where(context >= 0, -2 - context, stats["context_id"])
+    return HostOps(
+        words=tuple(host.words),
+        step_id=steps.step_id,
+        function=steps.function,
+        step_start_ps=steps.start_ps,
+        step_end_ps=steps.end_ps,
+        marker=steps.marker,
+        root=steps.root,
+        step=step,
+        name=ops.name,
+        type=ops.type,
+        device=ops.device,
+        start_ps=ops.start_ps,
+        end_ps=ops.end_ps,
+        parent=_parents(host, ops),
+        stats=stats,
+        send_from=host._word_stat("from")[ops.row],
+        send_to=host._word_stat("to")[ops.row],
+        send_key=host._word_stat("key")[ops.row],
+    )
+
+
+def _parents(host: _Host, ops: _Ops) -> Int:
+    """Returns the op around each, -1 for none."""
+    number = np.full(len(host.space), -1, np.int64)
+    number[ops.row] = np.arange(len(ops.row))
+    placed = np.flatnonzero(ops.caller >= 0)
+    around = enclosing(host.events, number >= 0, ops.caller[placed])
+    parent = np.full(len(ops.row), -1, np.int64)
+    parent[placed] = np.where(around >= 0, number[around], -1)
+    return parent
