@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from otel_tf.correlator import Result
     from otel_tf.instrumentation.attach import Handle
+    from otel_tf.instrumentation.regions import Region
 
 __all__ = [
     "__version__",
@@ -24,6 +25,7 @@ __all__ = [
     "keras_callback",
     "session_run_hook",
     "step",
+    "trace",
     "uninstrument",
 ]
 
@@ -65,6 +67,24 @@ def step(number: SupportsIndex | None = None) -> AbstractContextManager[None]:
         return contextlib.nullcontext()
     declared: AbstractContextManager[None] = attach.step(number)
     return declared
+
+
+def trace(name: str) -> Region:
+    """Names the operations of a block or a function: ``with otel_tf.trace("attention"):``.
+
+    Around code that builds a graph it is a name scope, which costs nothing when the graph runs: by it the
+    region's ops, forward and gradient, are found in any profile. Around eager code it is a span. Results,
+    random seeds and names of variables stay as they are; where nothing is instrumented that is all.
+
+    Args:
+        name: Letters, digits and ``_.-/``; few different ones in a program.
+
+    Raises:
+        UserError: Not such a name.
+    """
+    from otel_tf.instrumentation.regions import Region
+
+    return Region(name)
 
 
 def keras_callback(**settings: Any) -> Any:

@@ -2,14 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from otel_tf.instrumentation.around import Instant
 from otel_tf.instrumentation.stream import Stream
+from otel_tf.telemetry import SpanError
 
-__all__ = ["OpenStep", "is_end_of_data"]
+__all__ = ["OpenStep", "PartOfStep", "is_end_of_data"]
+
+
+class PartOfStep(NamedTuple):
+    """A region of eager code in a step.
+
+    Attributes:
+        begun: The instant it began.
+        end_mono_ns: When it ended.
+        span_id: Its span's.
+        parent: The span of the region around it; 0: the step's.
+        name: Its name.
+        error: What it failed with.
+    """
+
+    begun: Instant
+    end_mono_ns: int
+    span_id: int
+    parent: int
+    name: str
+    error: SpanError | None
 
 
 class OpenStep:
@@ -26,6 +47,8 @@ class OpenStep:
         first: The instant it began.
         last_mono_ns: Monotonic ns when the last one ended.
         mark: Its event in the profile, while one is taken.
+        region: Span id of the region that is open in it, or 0.
+        regions: Regions of eager code in it that have ended.
     """
 
     __slots__ = (
@@ -37,6 +60,8 @@ class OpenStep:
         "mark",
         "number",
         "outer",
+        "region",
+        "regions",
         "stream",
         "whole",
     )
@@ -62,6 +87,8 @@ class OpenStep:
         self.first: Instant | None = None
         self.last_mono_ns = 0
         self.mark = mark
+        self.region = 0
+        self.regions: list[PartOfStep] = []
 
     def ran(self, begun: Instant, end_mono_ns: int, function: str | None, stream: Stream) -> None:
         """Notes that a training function ran, or failed."""

@@ -32,3 +32,117 @@ it.
 
 This module imports TensorFlow only where the program has.
 """
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import re
+import sys
+from collections.abc import Callable
+from types import ModuleType, TracebackType
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+from otel_tf.errors import UserError
+
+if TYPE_CHECKING:
+    from otel_tf.instrumentation.attach import Handle
+
+__all__ = ["Region"]
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+
+#: What TensorFlow takes for a name scope. One that ends in a slash would leave the scopes around it.
+_NAME = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_.\\/-]*(?<!/)")
+
+
+class Region:
+    """A context manager and decorator; an instance is one thread's at a time, its uses may nest.
+
+    Args:
+        name: Letters, digits and ``_.-/``; few different ones in a program.
+
+    Raises:
+        UserError: Not such a name.
+    """
+
+    __slots__ = ("_entered", "_name")
+
+    def __init__(self, name: str) -> None:
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise UserError(f"otel_tf.trace({name!r}): not a name of letters, digits and _.-/")
+        self._name = name
+        self._entered: list[contextlib.ExitStack] = []
+
+    def __call__(self, function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+        """Returns the function, each call of which is a region."""
+        name = self._name
+
+        @functools.wraps(function)
+        def in_region(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
+            with Region(name):
+                return function(*args, **kwargs)
+
+        return in_region
+
+    def __enter__(self) -> None:
+        stack = contextlib.ExitStack()
+        try:
+            self._enter(stack)
+        except BaseException:
+            stack.close()
+            raise
+        self._entered.append(stack)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._entered.pop().__exit__(kind, error, trace)
+
+    def _enter(self, stack: contextlib.ExitStack) -> None:
+        ops = sys.modules.get("tensorflow.python.framework.ops")
+        context = sys.modules.get("tensorflow.python.eager.context")
+        if ops is None or context is None or not hasattr(context, "executing_eagerly"):
+            return  # TensorFlow is not imported, or not wholly
+        attach = sys.modules.get("otel_tf.instrumentation.attach")
+        handle: Handle | None = getattr(attach, "attached", lambda: None)()
+        if not context.executing_eagerly():
+            scope = _enter_scope(stack, ops, self._name)
+            if handle is not None:
+                _recorder().enter_scope(stack, handle.core, self._name, scope)
+        elif handle is not None:
+            _recorder().enter(stack, handle.core, self._name)
+
+
+def _recorder() -> ModuleType:
+    # It imports TensorFlow.
+    from otel_tf.instrumentation import region_spans
+
+    return region_spans
+
+
+def _enter_scope(stack: contextlib.ExitStack, ops: Any, name: str) -> str:
+    """Enters the name scope; returns it.
+
+    Variables made inside keep the names they have without us: checkpoints of TensorFlow 1 know them by name.
+    """
+    outer = ops.get_name_scope()
+    scope: str = stack.enter_context(ops.name_scope_v2(name)).rstrip("/")
+
+    def without_us(next_creator: Callable[..., Any], **kwargs: Any) -> Any:
+        current = ops.get_name_scope()
+        if current != scope and not current.startswith(f"{scope}/"):
+            return next_creator(**kwargs)
+        left = f"{outer}{current[len(scope) :]}".lstrip("/")
+        with ops.name_scope_v2(f"{left}/" if left else ""):
+            return next_creator(**kwargs)
+
+    graph = ops.get_default_graph()
+    stack.enter_context(graph._variable_creator_scope(without_us))
+    # Keras makes its variables outside of the function that is traced, in the same name scope.
+    with ops.init_scope():
+        outside = ops.get_default_graph()
+    if outside is not graph:
+        stack.enter_context(outside._variable_creator_scope(without_us))
+    return scope

@@ -9,6 +9,7 @@ from otel_tf import ids, semconv
 from otel_tf.identity import Identity
 from otel_tf.instrumentation.around import Instant, Wait
 from otel_tf.instrumentation.errors import status_only
+from otel_tf.instrumentation.open_step import PartOfStep
 from otel_tf.instrumentation.profiler import link
 from otel_tf.telemetry import Pipeline, Record, SpanError, SpanKind
 
@@ -39,6 +40,7 @@ class StepFacts(NamedTuple):
         waits: Waits for data before it and in it.
         error: What it failed with.
         incarnation: The process.
+        regions: Regions of eager code in it.
     """
 
     number: int
@@ -56,6 +58,7 @@ class StepFacts(NamedTuple):
     waits: tuple[Wait, ...]
     error: SpanError | None
     incarnation: str
+    regions: tuple[PartOfStep, ...] = ()
 
 
 def _named(facts: StepFacts) -> tuple[str | int, ...]:
@@ -95,6 +98,16 @@ class StepSpans:
         self._wait_before, self._wait_inside = (
             pipeline.layout(
                 semconv.SPAN_DATA_WAIT, fields=common, constants=self._worker, remote_parent=remote
+            )
+            for remote in (not self._writes_roots, False)
+        )
+
+        self._region_before, self._region_inside = (
+            pipeline.layout(
+                semconv.SPAN_REGION,
+                fields=(*common, semconv.REGION_NAME),
+                constants=self._worker,
+                remote_parent=remote,
             )
             for remote in (not self._writes_roots, False)
         )
@@ -158,6 +171,8 @@ class StepSpans:
                 root_seq, root_mono_ns = written[0].outer[0], written[0].begun[1]
             for wait in written:
                 records.append(self._wait(wait, facts, trace_id, root_id, own_id))
+        for region in facts.regions:
+            records.append(self._region(region, facts, trace_id, root_id, own_id))
         if self._writes_roots or error is not None:
             # All times from one reading of the wall clock, so that what is inside stays inside.
             epoch_ns = start_ns - mono_ns
@@ -168,6 +183,25 @@ class StepSpans:
                 Record(self._root, trace_id, root_id, 0, root_start_ns, root_end_ns, root_values, problem, ())
             )
         return records
+
+    def _region(
+        self, region: PartOfStep, facts: StepFacts, trace_id: int, root_id: int, own_id: int
+    ) -> Record:
+        seq, mono_ns, _ = region.begun
+        start_ns = facts.begun[2] - facts.begun[1] + mono_ns
+        # A step's own part is the time of the function that trains; a region may be around that.
+        inside = mono_ns >= facts.begun[1] and region.end_mono_ns <= facts.end_mono_ns
+        return Record(
+            self._region_inside if inside or region.parent else self._region_before,
+            trace_id,
+            region.span_id,
+            region.parent or (own_id if inside else root_id),
+            start_ns,
+            start_ns + region.end_mono_ns - mono_ns,
+            (seq, mono_ns, facts.number, region.name),
+            region.error,
+            (),
+        )
 
     def _waits(self, waits: tuple[Wait, ...]) -> list[Wait]:
         """Measures all waits; returns those that are long enough for a span."""

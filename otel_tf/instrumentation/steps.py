@@ -18,7 +18,7 @@ from otel_tf.identity import Identity
 from otel_tf.instrumentation.around import Around, Instant
 from otel_tf.instrumentation.errors import describe_error
 from otel_tf.instrumentation.failure.capture import StateCapture
-from otel_tf.instrumentation.open_step import OpenStep
+from otel_tf.instrumentation.open_step import OpenStep, PartOfStep
 from otel_tf.instrumentation.profiler import link
 from otel_tf.instrumentation.step_spans import StepFacts, StepSpans
 from otel_tf.instrumentation.stream import Stream, plain_variable
@@ -192,6 +192,7 @@ class Steps:
         self,
         root: Instant,
         begun: Instant,
+            regions=tuple(opened.regions),
         end_mono_ns: int,
         *,
         root_end_mono_ns: int | None = None,
@@ -220,6 +221,7 @@ class Steps:
             mark: Its event in the profile, to be ended, while one is taken.
 
         Returns:
+        regions: tuple[PartOfStep, ...] = (),
             Steps in this run; 0 where nothing ran, and nothing was written.
         """
         if stream is None:
@@ -236,6 +238,7 @@ class Steps:
             elif number is not None:
                 step, steps = stream.number, stream.stale = number, stream.counter is not None
                 steps = count or 1
+            regions: Regions of eager code in it.
             else:
                 step = max(told or 0, before + (at_least if count is None else count))
                 steps = count if count is not None else step - before if known else max(at_least, 1)
@@ -285,6 +288,7 @@ class Steps:
             error: The exception.
             step: Number of the step that failed, where one did.
         """
+            regions,
         self.told(error)
         call, self.around.failed = self.around.failed, None
         if call is None or call.error is not error:

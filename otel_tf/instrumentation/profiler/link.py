@@ -18,7 +18,7 @@ from typing import Any
 
 from tensorflow.python.profiler.internal import _pywrap_traceme
 
-__all__ = ["begin_step", "drop", "enabled", "end_region", "end_step"]
+__all__ = ["begin_region", "begin_step", "drop", "enabled", "end_region", "end_step"]
 
 _STEP = "train_step"
 
@@ -52,11 +52,16 @@ def end_step(mark: Any, number: int | None, trace_id: int, span_id: int, **more:
     mark.Stop()
 
 
+def begin_region(name: str) -> Any:
+    """Begins the event of a region of eager code; to be called where `enabled`."""
+    return _pywrap_traceme.TraceMe(name)
+
+
 def end_region(mark: Any, trace_id: int, span_id: int) -> None:
     """Ends the event of a region of eager code.
 
     Args:
-        mark: From ``TraceMe``.
+        mark: From `begin_region`.
         trace_id: Of its span; 0 where it is the step's that is around it.
         span_id: Of its span.
     """
