@@ -175,6 +175,7 @@ class Steps:
             number=opened.number,
             error=error,
             mark=opened.mark,
+            regions=tuple(opened.regions),
         )
 
     def abandon(self, opened: OpenStep) -> None:
@@ -192,7 +193,6 @@ class Steps:
         self,
         root: Instant,
         begun: Instant,
-            regions=tuple(opened.regions),
         end_mono_ns: int,
         *,
         root_end_mono_ns: int | None = None,
@@ -203,6 +203,7 @@ class Steps:
         number: int | None = None,
         error: BaseException | None = None,
         mark: Any = None,
+        regions: tuple[PartOfStep, ...] = (),
     ) -> int:
         """Counts a step that has ended and leaves it to be written.
 
@@ -219,9 +220,9 @@ class Steps:
             number: Its number where the loop says it; else it is counted.
             error: What it failed with. A failed step does not count: its number may be given again.
             mark: Its event in the profile, to be ended, while one is taken.
+            regions: Regions of eager code in it.
 
         Returns:
-        regions: tuple[PartOfStep, ...] = (),
             Steps in this run; 0 where nothing ran, and nothing was written.
         """
         if stream is None:
@@ -238,7 +239,6 @@ class Steps:
             elif number is not None:
                 step, steps = stream.number, stream.stale = number, stream.counter is not None
                 steps = count or 1
-            regions: Regions of eager code in it.
             else:
                 step = max(told or 0, before + (at_least if count is None else count))
                 steps = count if count is not None else step - before if known else max(at_least, 1)
@@ -270,6 +270,7 @@ class Steps:
             waits,
             None if error is None else self.problem(error, step),
             self.incarnation,
+            regions,
         )
         if mark is not None:
             self.spans.link(mark, facts)
@@ -288,7 +289,6 @@ class Steps:
             error: The exception.
             step: Number of the step that failed, where one did.
         """
-            regions,
         self.told(error)
         call, self.around.failed = self.around.failed, None
         if call is None or call.error is not error:
