@@ -19,6 +19,7 @@ from otel_tf.instrumentation.declared import DeclaredStep
 from otel_tf.instrumentation.function_call import FunctionCallSeam
 from otel_tf.instrumentation.keras.seam import KerasSeam
 from otel_tf.instrumentation.keras.unsupported import say_at_attach
+from otel_tf.instrumentation.logs import LogSeam
 from otel_tf.instrumentation.multi_worker.collectives import CollectiveSeam
 from otel_tf.instrumentation.multi_worker.workers import WorkersSeam
 from otel_tf.instrumentation.parameter_server.coordinator import CoordinatorSeam
@@ -208,6 +209,7 @@ def _seams(core: Core) -> list[Seam]:
         CoordinatorSeam(pipeline, settings, identity, steps),
         CollectiveSeam(pipeline, settings, identity, steps.spans),
         WorkersSeam(pipeline, settings, identity),
+        LogSeam(pipeline, settings, identity, steps),
         CaptureSeam(pipeline, settings, identity, steps, core.run_spans),
     ]
 

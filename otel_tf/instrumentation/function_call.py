@@ -7,6 +7,7 @@ before it, and it is that very graph that trains or does not.
 from __future__ import annotations
 
 import dataclasses
+import threading
 import time
 import weakref
 from collections.abc import Callable
@@ -79,10 +80,13 @@ class FunctionCallSeam(Seam):
         if not isinstance(known, _Training):
             around.others = True
             return wrapped(*args, **kwargs)
-        now = self._now
+        now, running = self._now, self._steps.running
         outer, begun = now(), now()
         mark = link.begin_step() if link.enabled() and around.open is None else None
         around.busy = True
+        thread = 0 if around.open is not None else threading.get_ident()
+        if thread:
+            running[thread] = known
         try:
             result = wrapped(*args, **kwargs)
         except BaseException as error:
@@ -92,6 +96,8 @@ class FunctionCallSeam(Seam):
             raise
         finally:
             around.busy = False
+            if thread:
+                running.pop(thread, None)
         end_ns = time.monotonic_ns()
         with _RECORDING:
             opened = around.open

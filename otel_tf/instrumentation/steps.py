@@ -40,6 +40,7 @@ class Steps:
         around: What the loops around the steps have told us, by thread.
         spans: Makes the spans.
         at: Number of the last step of this process; None before the first.
+        running: What is in flight, by thread: `stream` and `count` of each are known, of some `number`.
         durations_ns: How long the last steps took; for who wants to know whether they have become slow.
     """
 
@@ -53,6 +54,7 @@ class Steps:
         self._local = 0
         self._told: weakref.WeakSet[BaseException] = weakref.WeakSet()
         self.at: int | None = None
+        self.running: dict[int, Any] = {}
         self.durations_ns: deque[int] = deque(maxlen=_MOST_DURATIONS)
         self._name_incarnation()
         _all_steps.add(self)
@@ -69,6 +71,19 @@ class Steps:
                 index = max((each.index for each in self._streams.values()), default=-1) + 1
                 stream = self._streams[key] = Stream(index, counter)
             return stream
+
+    def only_stream(self) -> Stream | None:
+        """Returns the stream where there is only one; None where it cannot be known which."""
+        try:
+            (stream,) = self._streams.values()
+        except (ValueError, RuntimeError):
+            return None
+        return stream
+
+    @property
+    def local(self) -> int:
+        """Steps of this process so far."""
+        return self._local
 
     def known_stream(self, counter: Any | None) -> Stream | None:
         """Returns the stream of a variable that has counted steps; makes none."""
@@ -150,6 +165,7 @@ class Steps:
             whole=whole,
             mark=link.begin_step() if link.enabled() else None,
         )
+        self.running[threading.get_ident()] = opened
         return opened
 
     def close(self, opened: OpenStep, error: BaseException | None = None) -> None:
@@ -157,6 +173,7 @@ class Steps:
         now_ns = time.monotonic_ns()
         around = self.around
         around.open = None
+        self.running.pop(threading.get_ident(), None)
         begun = opened.first or opened.inner
         end_ns = opened.last_mono_ns or now_ns
         root = opened.outer if opened.whole else (opened.outer[0], *begun[1:])
@@ -180,6 +197,7 @@ class Steps:
         around = self.around
         if around.open is opened:
             around.open = None
+            self.running.pop(threading.get_ident(), None)
         around.waits = ()
         if opened.mark is not None:
             link.drop(opened.mark)
@@ -299,6 +317,7 @@ class Steps:
 
     def _after_fork_in_child(self) -> None:
         self._lock = threading.Lock()
+        self.running = {}
         self._name_incarnation()
 
 

@@ -26,7 +26,7 @@ from otel_tf.logs.encode import attribute_list
 if TYPE_CHECKING:
     from otel_tf.identity import Identity
 
-__all__ = ["NativeLogs", "capture_native_logs", "captured"]
+__all__ = ["NativeLogs", "capture_native_logs", "captured", "stem_of"]
 
 _logger = logging.getLogger("otel_tf")
 _READER = Path(__file__).with_name("reader.py")

@@ -58,10 +58,7 @@ def line(resource: TaskResource, records: Iterable[LogRecord]) -> bytes:
                 span_id=record.span_id,
             )
         )
-    head = resource.templates.get("json_attributes")
-    if not isinstance(head, str):
-        head = resource.templates["json_attributes"] = _json.attributes(clean(resource.attributes))
-    return logs_line(head, scopes, resource.schema_url)
+    return logs_line(resource.as_json(), scopes, resource.schema_url)
 
 
 def sdk_record(record: LogRecord, resource: Any) -> Any:

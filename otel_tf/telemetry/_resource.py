@@ -60,6 +60,16 @@ class TaskResource:
         self.attributes = dict(attributes)
         self.templates = {}
 
+    def as_json(self) -> str:
+        """Returns the attributes in OTLP's JSON, the elements of a ``KeyValue`` array."""
+        from otel_tf.telemetry import _json
+        from otel_tf.telemetry._values import clean
+
+        found = self.templates.get("json_attributes")
+        if not isinstance(found, str):
+            found = self.templates["json_attributes"] = _json.attributes(clean(self.attributes))
+        return found
+
     @property
     def process(self) -> str:
         """The process's name, ``service.instance.id``."""

@@ -28,7 +28,9 @@ def _instrument() -> None:
     # Another interpreter, started by the program, may not have us.
     with contextlib.suppress(ImportError):
         from otel_tf.instrumentation.on_import import instrument_on_import
+        from otel_tf.logs.on_import import capture_on_import
 
+        capture_on_import()
         instrument_on_import()
 
 
