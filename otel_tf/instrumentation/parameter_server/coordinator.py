@@ -28,6 +28,7 @@ from otel_tf.instrumentation.parameter_server.cluster import ClusterTelemetry
 from otel_tf.instrumentation.parameter_server.stamps import name_of, ring_name, stamped
 from otel_tf.instrumentation.parameter_server.workers import WorkerTelemetry
 from otel_tf.instrumentation.profiler import link
+from otel_tf.instrumentation.profiler.notes import Notes
 from otel_tf.instrumentation.seams import Seam, Seams
 from otel_tf.instrumentation.steps import Steps
 from otel_tf.instrumentation.stream import Stream
@@ -81,6 +82,7 @@ class CoordinatorSeam(Seam):
         self._workers: weakref.WeakKeyDictionary[Any, WorkerTelemetry] = weakref.WeakKeyDictionary()
         self._wrapped_functions: weakref.WeakSet[Any] = weakref.WeakSet()
         self._streams: weakref.WeakKeyDictionary[Any, Stream | None] = weakref.WeakKeyDictionary()
+        self._notes = Notes(pipeline)
         self._outcome = _Outcome()
         self._stop_idle_look: Callable[[], None] = lambda: None
 
@@ -184,6 +186,7 @@ class CoordinatorSeam(Seam):
             if stream.number is None:
                 # One remote read in a run: training may go on from a checkpoint.
                 self._steps.synchronise(stream)
+            self._notes.function(concrete)
         self._streams[concrete] = stream
         return stream
 

@@ -28,6 +28,7 @@ from otel_tf._guard import Guard
 from otel_tf.config import Settings
 from otel_tf.errors import UserError
 from otel_tf.identity import Identity
+from otel_tf.instrumentation.profiler.notes import Notes
 from otel_tf.instrumentation.profiler.policy import Policy, SlowSteps
 from otel_tf.instrumentation.profiler.request import Requests, signal_of
 from otel_tf.instrumentation.profiler.sessions import (
@@ -128,6 +129,7 @@ class CaptureSeam(Seam):
         self._run_spans = run_spans
         self._policy = _parsed(settings, "profile", Policy.parse, Policy())
         self._requests = Requests(pipeline, _parsed(settings, "profile_signal", signal_of, None))
+        self._notes = Notes(pipeline)
         self._slow = SlowSteps()
         self._local = LocalSession()
         self._thread: threading.Thread | None = None
@@ -166,6 +168,7 @@ class CaptureSeam(Seam):
     def look(self) -> None:
         """Begins a profile where one is due; runs on the pipeline's thread."""
         running = self._thread is not None and self._thread.is_alive()
+        self._notes.cluster()
         slow = self._policy.on_slow and self._slow.saw(_taken(self._steps.durations_ns))
         self._measure_rate()
         if running or self._stop.is_set() or not self._pipeline.named.is_set():
