@@ -1,0 +1,201 @@
+"""The profiles of several hosts as one: one numbering of runs, ops and texts, times in wall-clock ns."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from otel_tf.profiler._metadata import Numbers
+from otel_tf.profiler.executor import HostOps, read_ops
+from otel_tf.profiler.markers import Markers, read_markers
+from otel_tf.profiler.xspace import Space
+
+__all__ = ["Host", "Ops", "Steps", "Whole", "combine", "session_of", "task_of"]
+
+Int = npt.NDArray[np.int64]
+
+
+@dataclasses.dataclass
+class Host:
+    """One profile.
+
+    Attributes:
+        path: Its file.
+        session: The name of its folder: what TensorBoard calls the run.
+        task: Whose it is, ``worker:0``; "" where nothing says it.
+        hostname, base_ns, absolute, lacking, dropped: Of `xspace.Space`.
+        end_ns: When its last event ended.
+        events: How many there are.
+        markers: The program's own marks in it.
+    """
+
+    path: Path
+    session: str
+    task: str
+    hostname: str
+    base_ns: int
+    end_ns: int
+    absolute: bool
+    events: int
+    lacking: int
+    dropped: int
+    markers: Markers
+
+
+@dataclasses.dataclass
+class Steps:
+    """Runs of functions, of all hosts (S,); see `executor.HostOps`. Times in ns."""
+
+    host: Int
+    step_id: Int
+    function: Int
+    start_ns: Int
+    end_ns: Int
+    root: Int
+    marker: Int  # index into the host's markers, -1 for none
+
+    def __len__(self) -> int:
+        return len(self.host)
+
+
+@dataclasses.dataclass
+class Ops:
+    """Ops, of all hosts (N,), by host, run and start; see `executor.HostOps`. Times in ns."""
+
+    stats: dict[str, Int]
+    host: Int
+    step: Int
+    name: Int
+    type: Int
+    device: Int
+    start_ns: Int
+    end_ns: Int
+    parent: Int
+    send_from: Int
+    send_to: Int
+    send_key: Int
+
+    def __len__(self) -> int:
+        return len(self.host)
+
+
+@dataclasses.dataclass
+class Whole:
+    """All profiles.
+
+    Attributes:
+        words: Texts that the numbers of ``steps`` and ``ops`` are of.
+        hosts: In the order of their files.
+        steps: Runs of functions.
+        ops: Their ops.
+    """
+
+    words: tuple[str, ...]
+    hosts: list[Host]
+    steps: Steps
+    ops: Ops
+
+
+def session_of(path: Path) -> str:
+    """Returns the name of the folder of a profile: ``…/plugins/profile/<session>/<host>.xplane.pb``."""
+    return path.resolve().parent.name
+
+
+def task_of(path: Path, cluster: Mapping[str, str]) -> str:
+    """Returns the task whose address a file is named by, "" if it is none's.
+
+    Args:
+        path: ``localhost_32101.xplane.pb``.
+        cluster: Task by address: ``{"localhost:32101": "worker:0"}``.
+    """
+    stem = path.name.partition(".xplane")[0]
+    for address, task in cluster.items():
+        if address.removeprefix("grpc://").replace(":", "_") == stem:
+            return task
+    return ""
+
+
+def combine(spaces: Iterable[Space], cluster: Mapping[str, str]) -> Whole:
+    """Returns all profiles as one. Each space is done with when the next is asked for.
+
+    Args:
+        spaces: The files.
+        cluster: Task by address.
+    """
+    words = Numbers()
+    hosts: list[Host] = []
+    steps: list[list[Int]] = []
+    ops: list[list[Int]] = []
+    stats: list[dict[str, Int]] = []
+    first_step = first_op = 0
+    for number, space in enumerate(spaces):
+        found, markers = read_ops(space), read_markers(space)
+        hosts.append(_host(space, markers, cluster))
+        code = np.array([words[word] for word in found.words] + [-1], np.int64)
+        steps.append(_steps(found, space, markers, code, number, first_step))
+        ops.append(_ops(found, space, code, number, first_step, first_op))
+        stats.append({name: _renumbered(name, column, code) for name, column in found.stats.items()})
+        first_step += len(found.step_id)
+        first_op += len(found.step)
+    columns = [np.concatenate(parts) for parts in zip(*ops, strict=True)]
+    every = {name: np.concatenate([one[name] for one in stats]) for name in stats[0]}
+    joined = Ops(every, *columns)
+    return Whole(tuple(words), hosts, Steps(*map(np.concatenate, zip(*steps, strict=True))), joined)
+
+
+def _host(space: Space, markers: Markers, cluster: Mapping[str, str]) -> Host:
+    return Host(
+        path=space.path,
+        session=session_of(space.path),
+        task=task_of(space.path, cluster),
+        hostname=space.hostname,
+        base_ns=space.base_ns,
+        end_ns=space.base_ns + int(space.end_ps.max(initial=0)) // 1000,
+        absolute=space.absolute,
+        events=len(space),
+        lacking=space.lacking,
+        dropped=space.dropped,
+        markers=markers,
+    )
+
+
+def _steps(found: HostOps, space: Space, markers: Markers, code: Int, number: int, first: int) -> list[Int]:
+    place = np.full(len(space) + 1, -1, np.int64)
+    place[markers.row] = np.arange(len(markers.row))
+    return [
+        np.full(len(found.step_id), number, np.int64),
+        found.step_id,
+        code[found.function],
+        space.base_ns + found.step_start_ps // 1000,
+        space.base_ns + found.step_end_ps // 1000,
+        found.root + first,
+        place[found.marker],
+    ]
+
+
+def _ops(found: HostOps, space: Space, code: Int, number: int, first_step: int, first: int) -> list[Int]:
+    return [
+        np.full(len(found.step), number, np.int64),
+        np.where(found.step >= 0, found.step + first_step, -1),
+        code[found.name],
+        code[found.type],
+        code[found.device],
+        space.base_ns + found.start_ps // 1000,
+        space.base_ns + found.end_ps // 1000,
+        np.where(found.parent >= 0, found.parent + first, -1),
+        code[found.send_from],
+        code[found.send_to],
+        code[found.send_key],
+    ]
+
+
+def _renumbered(name: str, column: Int, code: Int) -> Int:
+    """Returns a stat with its texts, if it may be one, by their new numbers."""
+    if name != "context_id":
+        return column
+    text = (column <= -2) & (column >= -1 - len(code))
+    return np.where(text, -2 - code[np.where(text, -2 - column, -1)], column)
