@@ -95,6 +95,12 @@ class Settings:
         "How long a step must have waited for its data to get a `data_wait` span, in ms.",
         int,
     )
+    failure_capture_ms: int = _setting(
+        "OTEL_TF_FAILURE_CAPTURE",
+        2000,
+        "How long a step that failed may be held up to look at its tensors, in ms; 0: they are not looked at.",
+        int,
+    )
     flush_interval_ms: int = _setting(
         "OTEL_TF_FLUSH_INTERVAL", 200, "How long a finished span may wait before it is spooled, in ms.", int
     )

@@ -58,6 +58,7 @@ _TRACED_FRAME = re.compile(r"^\s+\+ (?P<file>\S.*) \(L(?P<line>\d+)\) (?P<functi
 _UNSUPPORTED = re.compile(r"(?P<op>\w+) \(No registered '(?P=op)' OpKernel for (?P<device>\S+) devices")
 _REPLICA = re.compile(r"(?:^|/)replica_(\d+)/")
 _DERIVED = re.compile(r"\[_Derived_\]|\b_Derived_\b")
+_NO_STACKS = "<stack traces unavailable>"
 _DERIVED_PAYLOAD = "DerivedStatus"
 _OUR_MACHINE = ("localhost",)
 
@@ -202,6 +203,7 @@ def _root(text: str, stacks: dict[str, tuple[Frame, ...]], op: str | None) -> Ro
     node = None if found_node is None else found_node["node"].strip()
     cut = _CUT.search(text)
     said = _FUNCTION_NODE.sub("", text if cut is None else text[: cut.start()]).strip()
+    said = said.removeprefix(_NO_STACKS).strip()
     derived = bool(_DERIVED.search(said))
     root = _recognised(_DERIVED.sub("", said).strip(), op=op, node=node, device=device)
     reported = _REPORTED_FROM.search(said)

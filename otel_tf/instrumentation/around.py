@@ -6,6 +6,7 @@ import threading
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    from otel_tf.instrumentation.failure.call import FailedCall
     from otel_tf.instrumentation.open_step import OpenStep
 
 __all__ = ["Around", "Instant", "Wait"]
@@ -37,6 +38,7 @@ class Around(threading.local):
         waiting: Whether an iterator is asked for an element.
         checkpointing: Whether variables are being saved or restored.
         told: ``id`` of the exception whose event is on a span already.
+        failed: What is known of the call that raised the exception that is on its way.
     """
 
     epoch: int | None = None
@@ -50,3 +52,4 @@ class Around(threading.local):
     waiting: bool = False
     checkpointing: bool = False
     told: int = 0
+    failed: FailedCall | None = None

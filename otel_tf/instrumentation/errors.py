@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import traceback
+from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -32,7 +33,9 @@ def describe_error(error: BaseException, graph: Any = None) -> SpanError:
     if isinstance(error, tf.errors.OpError):
         kind = error_codes_pb2.Code.Name(error.error_code)
         message = error.message
-        payloads = error.experimental_payloads or {}
+        # Where TensorFlow itself raises from Python, something else may stand there.
+        given = error.experimental_payloads
+        payloads = given if isinstance(given, Mapping) else {}
         parsed = with_ops(parse(message, payloads), error, graph)
         attributes = {**of_error(parsed), **of_payloads(payloads)}
         events = tuple(SpanEvent(semconv.EVENT_ROOT_ERROR, 0, each) for each in of_roots(parsed))

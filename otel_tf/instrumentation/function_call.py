@@ -18,6 +18,7 @@ from tensorflow.python.eager.polymorphic_function import concrete_function as co
 
 from otel_tf._guard import Guard
 from otel_tf.instrumentation.around import Instant
+from otel_tf.instrumentation.failure.call import FailedCall
 from otel_tf.instrumentation.hidden_frames import leave_out_of_tracebacks
 from otel_tf.instrumentation.open_step import is_end_of_data
 from otel_tf.instrumentation.profiler import link
@@ -92,6 +93,7 @@ class FunctionCallSeam(Seam):
         except BaseException as error:
             end_ns = time.monotonic_ns()
             with _RECORDING:
+                around.failed = FailedCall(error, function.graph, args[0] if args else ())
                 self._failed(known, outer, begun, end_ns, error, mark)
             raise
         finally:
@@ -127,7 +129,7 @@ class FunctionCallSeam(Seam):
         mark: Any,
     ) -> None:
         if is_end_of_data(error):
-            self._around.waits = ()
+            self._around.waits, self._around.failed = (), None
             if mark is not None:
                 link.drop(mark)
             return

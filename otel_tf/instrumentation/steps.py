@@ -17,6 +17,7 @@ from otel_tf import ids
 from otel_tf.identity import Identity
 from otel_tf.instrumentation.around import Around, Instant
 from otel_tf.instrumentation.errors import describe_error
+from otel_tf.instrumentation.failure.capture import StateCapture
 from otel_tf.instrumentation.open_step import OpenStep, PartOfStep
 from otel_tf.instrumentation.profiler import link
 from otel_tf.instrumentation.step_spans import StepFacts, StepSpans
@@ -53,6 +54,7 @@ class Steps:
         self._streams: dict[int | None, Stream] = {}
         self._local = 0
         self._told: weakref.WeakSet[BaseException] = weakref.WeakSet()
+        self._capture = StateCapture(pipeline, identity.task)
         self.at: int | None = None
         self.running: dict[int, Any] = {}
         self.durations_ns: deque[int] = deque(maxlen=_MOST_DURATIONS)
@@ -152,6 +154,7 @@ class Steps:
         around = self.around
         if around.open is not None:
             return None
+        around.failed = None
         if not whole:
             # What was waited for before is not its own.
             around.waits = ()
@@ -283,7 +286,7 @@ class Steps:
             begun,
             end_mono_ns,
             waits,
-            None if error is None else self.problem(error),
+            None if error is None else self.problem(error, step),
             self.incarnation,
             regions,
         )
@@ -295,10 +298,21 @@ class Steps:
             self._pipeline.hurry()
         return steps
 
-    def problem(self, error: BaseException) -> SpanError:
-        """Returns the error for the innermost span it happened in, and remembers that it is told."""
+    def problem(self, error: BaseException, step: int | None = None) -> SpanError:
+        """Returns the error for the innermost span it happened in, and remembers that it is told.
+
+        Where a seam left on `around` what it knows of the call that failed, its tensors are looked at.
+
+        Args:
+            error: The exception.
+            step: Number of the step that failed, where one did.
+        """
         self.told(error)
-        return describe_error(error)
+        call, self.around.failed = self.around.failed, None
+        if call is None or call.error is not error:
+            return describe_error(error)
+        described = describe_error(error, call.graph)
+        return self._capture.add(described, call, step) if isinstance(error, Exception) else described
 
     def told(self, error: BaseException) -> None:
         """Remembers that the event of an exception is on a span."""

@@ -13,6 +13,8 @@ from typing import Any
 
 from otel_tf import semconv
 from otel_tf._guard import Guard
+from otel_tf.instrumentation.failure.call import FailedCall
+from otel_tf.instrumentation.failure.tensors import of_optimizer, variables_of
 from otel_tf.instrumentation.keras.counter import counter_of
 from otel_tf.instrumentation.keras.unsupported import say_what_keras_3_cannot
 from otel_tf.instrumentation.open_step import OpenStep, is_end_of_data
@@ -200,7 +202,21 @@ class KerasLoops:
         if opened.stream is None:
             # Some optimizers make their counter in the first step.
             opened.stream = fit.stream = self._stream_of(fit.model)
+        if error is not None:
+            self._knows(fit.model, error)
         self._steps.close(opened, error)
+
+    def _knows(self, model: Any, error: BaseException) -> None:
+        """Adds what Keras knows of the tensors of a step that failed."""
+        optimizer = getattr(model, "optimizer", None)
+        failed = self._around.failed
+        if failed is not None and failed.error is error:
+            failed.optimizer = optimizer
+        else:
+            # Nothing was traced, or it failed outside of that.
+            self._around.failed = FailedCall(
+                error, tensors=lambda: variables_of([*model.variables, *of_optimizer(optimizer)], optimizer)
+            )
 
     def _end_of_data(self) -> None:
         """A batch that was begun and had no data."""

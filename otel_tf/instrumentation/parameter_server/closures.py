@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 from otel_tf import ids, semconv
@@ -171,10 +172,15 @@ class ClosureSpans:
                 stream.number = attempt.global_step = before + attempt.closure.steps
             attempt.staleness = before - attempt.version_read
 
-    def failed(self, attempt: Attempt, error: SpanError) -> None:
-        """Ends an attempt whose worker answered with an error, or not at all."""
+    def failed(self, attempt: Attempt, describe: Callable[[], SpanError]) -> None:
+        """Ends an attempt whose worker answered with an error, or not at all.
+
+        Args:
+            attempt: The attempt.
+            describe: Returns the error, when the attempt's time is taken.
+        """
         attempt.end_ns = attempt.start_ns + time.monotonic_ns() - attempt.start_mono_ns
-        attempt.error = error
+        attempt.error = describe()
 
     @staticmethod
     def link(mark: Any, attempt: Attempt) -> None:

@@ -7,10 +7,11 @@ travels on the closure.
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -23,6 +24,8 @@ from otel_tf._guard import Guard
 from otel_tf.config import Settings
 from otel_tf.identity import Identity
 from otel_tf.instrumentation.errors import describe_error
+from otel_tf.instrumentation.failure.call import FailedCall, Named
+from otel_tf.instrumentation.failure.tensors import arrays, variables_of
 from otel_tf.instrumentation.parameter_server.closures import Attempt, ClosureRecord, ClosureSpans
 from otel_tf.instrumentation.parameter_server.cluster import ClusterTelemetry
 from otel_tf.instrumentation.parameter_server.stamps import name_of, ring_name, stamped
@@ -214,8 +217,11 @@ class CoordinatorSeam(Seam):
                 with Guard("recording a failed attempt"):
                     if attempt is not None:
                         self._closures.link(mark, attempt)
-                        self._closures.failed(attempt, self._steps.problem(error))
-                        telemetry.failed(attempt, worker_lost=_is_worker_lost(error))
+                        lost = _is_worker_lost(error)
+                        if not lost:
+                            self._around.failed = _failed_call(error, instance, worker)
+                        self._closures.failed(attempt, functools.partial(self._steps.problem, error))
+                        telemetry.failed(attempt, worker_lost=lost)
                         self._closures.write_dispatch(attempt)
                 raise
             finally:
@@ -290,6 +296,18 @@ class CoordinatorSeam(Seam):
                     record, describe_error(tf.errors.CancelledError(None, None, "cancelled before it ran"))
                 )
         return wrapped(*args, **kwargs)
+
+
+def _failed_call(error: BaseException, closure: Any, worker: Any) -> FailedCall:
+    concrete = getattr(closure, "_concrete_function", None)
+    graph = None if concrete is None else concrete.graph
+
+    def tensors() -> Iterator[Named]:
+        yield from arrays("batch", (closure._args, closure._kwargs))
+        if graph is not None:
+            yield from variables_of(graph.variables)
+
+    return FailedCall(error, graph, device=worker.device_name, tensors=tensors)
 
 
 def _is_worker_lost(error: BaseException) -> bool:

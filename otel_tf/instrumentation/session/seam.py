@@ -22,6 +22,7 @@ from otel_tf.identity import Identity
 from otel_tf.instrumentation.around import Instant
 from otel_tf.instrumentation.checkpoint import CheckpointSeam
 from otel_tf.instrumentation.errors import describe_error
+from otel_tf.instrumentation.failure.session import failed_run
 from otel_tf.instrumentation.profiler import link
 from otel_tf.instrumentation.run_spans import RunSpan, RunSpans
 from otel_tf.instrumentation.seams import Seam, Seams
@@ -119,6 +120,8 @@ class SessionSeam(Seam):
             # The way in which TensorFlow 1 says that the data is at its end.
             if not isinstance(error, tf.errors.OutOfRangeError):
                 with _RECORDING:
+                    if not isinstance(error, _LOST):
+                        around.failed = failed_run(error, wrapped, instance.graph, args, kwargs)
                     self._finish(stream, outer, begun, end_ns, None, error, mark)
             elif mark is not None:
                 link.drop(mark)

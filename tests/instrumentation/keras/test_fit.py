@@ -129,7 +129,7 @@ def test_evaluate_and_predict(capture: Capture, kind: ModuleType) -> None:
         trained.evaluate(dataset(0.5), verbose=0)
     failed = capture.spans("evaluate")[-1]
     assert failed.attributes["error.type"] == "INVALID_ARGUMENT"
-    assert [event["name"] for event in failed.events] == ["exception"]
+    assert [event["name"] for event in failed.events].count("exception") == 1
 
 
 @both
@@ -192,7 +192,9 @@ def test_the_step_that_fails(capture: Capture, kind: ModuleType, eagerly: bool) 
     for span in (failed, root, epoch):
         assert span.status["code"] == 2
         assert span.attributes["error.type"] == "INVALID_ARGUMENT"
-    assert [len(span.events) for span in (failed, root, epoch)] == [1, 0, 0]
+    events = [[event["name"] for event in span.events] for span in (failed, root, epoch)]
+    assert [names.count("exception") for names in events] == [1, 0, 0]
+    assert events[1:] == [[], []]
 
 
 @both
