@@ -26,6 +26,7 @@ __all__ = [
     "Linked",
     "Origin",
     "Piece",
+    "identity",
     "to_chunk",
 ]
 
@@ -171,7 +172,7 @@ def to_chunk(found: Found, skipped: Skipped, origin: Origin) -> Chunk:
         "status": _small(found.status, 2),
         "start_ns": pa.array(found.start_ns),
         "end_ns": pa.array(found.end_ns),
-        **_identity(found.resources, found.resource, attributes),
+        **identity(found.resources, found.resource, attributes),
         "global_step": attributes.integers(semconv.GLOBAL_STEP).array(),
         "local_step": attributes.integers(semconv.LOCAL_STEP).array(),
         "seq": attributes.integers(semconv.SEQ).array(),
@@ -187,8 +188,14 @@ def to_chunk(found: Found, skipped: Skipped, origin: Origin) -> Chunk:
     return Chunk(table if used.all() else table.filter(pa.array(used)), links)
 
 
-def _identity(of: Attributes, resource: Int, spans: Attributes) -> dict[str, pa.Array]:
-    """Returns who recorded each span: service, run, process, clock domain, worker."""
+def identity(of: Attributes, resource: Int, spans: Attributes) -> dict[str, pa.Array]:
+    """Returns who recorded each span or log record: service, run, process, clock domain, worker.
+
+    Args:
+        of: Attributes of the resources.
+        resource: Index of each span's resource.
+        spans: Attributes of the spans.
+    """
     service = of.texts(semconv.SERVICE_NAME)
     pid, host, instance, host_id, kind, index = (
         of.texts(key)
