@@ -75,6 +75,7 @@ class Ops:
     start_ns: Int
     end_ns: Int
     parent: Int
+    ended: Int
     send_from: Int
     send_to: Int
     send_key: Int
@@ -187,6 +188,7 @@ def _ops(found: HostOps, space: Space, code: Int, number: int, first_step: int, 
         space.base_ns + found.start_ps // 1000,
         space.base_ns + found.end_ps // 1000,
         np.where(found.parent >= 0, found.parent + first, -1),
+        found.ended.astype(np.int64),
         code[found.send_from],
         code[found.send_to],
         code[found.send_key],

@@ -31,6 +31,7 @@ _PROCESS, _RUN = "ExecutorState::Process", "FunctionRun"
 _START, _DONE = "ExecutorState::ProcessAsync::Start", "ExecutorState::ProcessAsync::Done"
 _CALLBACK = "ExecutorDoneCallback"
 _EAGER = "EagerExecute"
+_WAITING = ("_Recv", "_HostRecv")
 #: Names of calls of a function: its name follows.
 _CALLS = ("EagerLocalExecute: ", "EagerLocalExecuteAsync: ")
 _PARTITION = "_partitioned_"
@@ -56,6 +57,7 @@ class HostOps:
         name, type, device: Of each op (N,).
         start_ps, end_ps: Of each op (N,).
         parent: The op around it (N,), -1 for none.
+        ended: Whether ``end_ps`` is when it ended, not only when the part of it ended that is there (N,).
         stats: Of each op, `NONE` where it has none (N,); ``context_id`` may be a text (``words``), then
             -2 - n.
         send_from, send_to, send_key: Texts of a send (N,), -1.
@@ -75,6 +77,7 @@ class HostOps:
     start_ps: Int
     end_ps: Int
     parent: Int
+    ended: Mask
     stats: dict[str, Int]
     send_from: Int
     send_to: Int
@@ -97,6 +100,7 @@ class _Ops:
     step_id: Int
     marker: Int
     caller: Int
+    ended: Mask
 
     @staticmethod
     def joined(parts: list[_Ops]) -> _Ops:
@@ -165,7 +169,11 @@ class _Host:
         own = self.step_stat[rows]
         step = np.where(own != NONE, own, step)
         rows, step = rows[step != NONE], step[step != NONE]
-        return self._ops(rows, self.end[rows], node[self.space.name[rows]], kind[self.space.name[rows]], step)
+        name = self.space.name[rows]
+        found = self._ops(rows, self.end[rows], node[name], kind[name], step)
+        # What waits had no events of its own in old versions: of a receive there is how long it took to ask.
+        found.ended = ~np.isin(found.type, [self.words[name] for name in _WAITING])
+        return found
 
     def async_ops(self) -> _Ops:
         """Returns ops that waited; where the profile has only one half, that half."""
@@ -181,6 +189,7 @@ class _Host:
         found = self._ops(
             rows, end, self._word_stat("name")[rows], self._word_stat("kernel_type")[rows], step
         )
+        found.ended = np.concatenate([partner >= 0, np.ones(int(lost.sum()), np.bool_)])
         return found.take((step != NONE) & (found.name >= 0))
 
     def eager_ops(self) -> _Ops:
@@ -248,7 +257,8 @@ class _Host:
     def _ops(self, rows: Int, end: Int, name: Int, kind: Int, step_id: Int) -> _Ops:
         device = self._devices()[self.space.line[rows]]
         none = np.full(len(rows), -1, np.int64)
-        return _Ops(rows, self.space.start_ps[rows], end, name, kind, device, step_id, none, rows)
+        ended = np.ones(len(rows), np.bool_)
+        return _Ops(rows, self.space.start_ps[rows], end, name, kind, device, step_id, none, rows, ended)
 
     def without_halves(self, at_once: _Ops, waiting: _Ops) -> tuple[_Ops, Int]:
         """Returns ops that ran at once without those that are a part of one that waited.
@@ -372,6 +382,7 @@ def read_ops(space: Space) -> HostOps:
         start_ps=ops.start_ps,
         end_ps=ops.end_ps,
         parent=_parents(host, ops),
+        ended=ops.ended,
         stats=stats,
         send_from=host._word_stat("from")[ops.row],
         send_to=host._word_stat("to")[ops.row],
