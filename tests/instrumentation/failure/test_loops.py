@@ -239,7 +239,7 @@ def test_a_session(capture: Capture, resources: bool) -> None:
     with tf.Graph().as_default() as graph:
         weight = v1.get_variable("weight", [2], initializer=v1.ones_initializer(), use_resource=resources)
         x = v1.placeholder(tf.float32, [2], name="x")
-        loss = tf.reduce_sum(tf.debugging.check_numerics(weight * x, "spoiled"))
+        loss = tf.reduce_sum(tf.square(tf.debugging.check_numerics(weight * x, "spoiled")))
         train = v1.train.MomentumOptimizer(0.1, 0.9).minimize(loss)
         with v1.Session() as running:
             running.run(v1.global_variables_initializer())
