@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from otel_tf.correlator import pieces
 from otel_tf.correlator.aside import Aside, Quarantine
 from otel_tf.correlator.clocks import Fit, fit
 from otel_tf.correlator.clockwork import Clockwork, Timekeeping, leaves
@@ -22,9 +23,6 @@ if TYPE_CHECKING:
     from otel_tf.correlator.engines.duckdb import Engine
 
 __all__ = ["Adjusted", "adjust", "busiest_domain", "last_entrants"]
-
-#: Events at a time where each needs several numbers only for a moment.
-_PIECE = 1 << 18
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,7 +96,7 @@ def adjust(
     aside.put_numbers(model.contradictions, "contradicts the clocks that the other edges give", columns.count)
     layout = _layout(aside.edges, program, met.count)
     laid = np.concatenate([laid, barrier_ns + 1]) if met.count else laid
-    late = np.flatnonzero(laid[layout.src] + layout.min_ns > laid[layout.dst])
+    late = layout.too_soon(laid)
     excess = laid[layout.src[late]] + layout.min_ns[late] - laid[layout.dst[late]]
     wrong = excess > _explained(aside.edges.take(late), work, model, last)
     aside.put(late[wrong], "contradicts the clocks by more than both error bars")
@@ -106,7 +104,7 @@ def adjust(
     del laid
     gone = np.flatnonzero(aside.mask)
     excess = moved[layout.src[gone]] + layout.min_ns[gone] - moved[layout.dst[gone]]
-    violations = int((moved[layout.src] + layout.min_ns > moved[layout.dst]).sum() - (excess > 0).sum())
+    violations = len(layout.too_soon(moved)) - int((excess > 0).sum())
     del layout
     rank = linear_order(moved[: len(program.event)], program)
     time_ns = moved[program.position]
@@ -138,13 +136,16 @@ def last_entrants(met: Barriers, entered_ns: Int) -> tuple[Int, Int]:
 def _by_clocks(work: Clockwork, model: Fit, program: Program) -> Int:
     """Returns the times that the clocks' models give, by position, never falling along a timeline (2N,)."""
     laid = np.empty(len(program.event), dtype=np.int64)
-    for begin in range(0, len(laid), _PIECE):
-        event = program.event[begin : begin + _PIECE]
+
+    def lay(piece: slice) -> None:
+        event = program.event[piece]
         local = work.local_ns[event]
-        laid[begin : begin + _PIECE] = local + model.at(work.epoch[event], local)[0]
-    falls = laid[1:] < laid[:-1]
-    falls[program.first[1:-1] - 1] = False
-    for lane in np.unique(np.searchsorted(program.first, np.flatnonzero(falls), side="right") - 1):
+        laid[piece] = local + model.at(work.epoch[event], local)[0]
+
+    pieces.each(len(laid), lay)
+    falls = pieces.flatnonzero(len(laid) - 1, lambda piece: laid[1:][piece] < laid[:-1][piece])
+    falls = np.setdiff1d(falls, program.first[1:-1] - 1)
+    for lane in np.unique(np.searchsorted(program.first, falls, side="right") - 1):
         part = slice(program.first[lane], program.first[lane + 1])
         laid[part] = np.maximum.accumulate(laid[part])
     return laid
@@ -197,15 +198,17 @@ def _repaired(laid: Int, layout: Layout, aside: Aside, columns: Columns) -> Int:
 def _bars(work: Clockwork, model: Fit, time_ns: Int) -> Int:
     """Returns the half-width of each span's bar: its clock's, its readings' blur, and its repair (N,)."""
     bars = np.empty(len(work.timeline), dtype=np.int64)
-    for begin in range(0, len(bars), _PIECE):
-        event = slice(2 * begin, 2 * (begin + _PIECE))
+
+    def measure(span: slice) -> None:
+        event = slice(2 * span.start, 2 * span.stop)
         epoch, local = work.epoch[event], work.local_ns[event]
         shift, width = model.at(epoch, local)
         error = width + np.abs(time_ns[event] - local - shift)
-        error += (
-            work.unsure(np.arange(event.start, event.start + len(error))) if len(work.unsure_event) else 0
-        )
+        if len(work.unsure_event):
+            error += work.unsure(np.arange(event.start, event.stop))
         error[~model.known[epoch] | (width >= UNBOUNDED)] = UNBOUNDED
-        span = slice(begin, begin + _PIECE)
-        bars[span] = error.reshape(-1, 2).max(axis=1) + work.resolution_ns[work.timeline[span]]
-    return np.minimum(bars, UNBOUNDED)
+        bar = np.maximum(error[0::2], error[1::2]) + work.resolution_ns[work.timeline[span]]
+        bars[span] = np.minimum(bar, UNBOUNDED)
+
+    pieces.each(len(bars), measure)
+    return bars

@@ -8,6 +8,7 @@ import functools
 import numpy as np
 import numpy.typing as npt
 
+from otel_tf.correlator import pieces
 from otel_tf.correlator.columns import Columns, Int
 from otel_tf.correlator.crossings import Crossings, Epochs, Together
 from otel_tf.correlator.edges import Barriers, Edges, Events, barrier_pairs
@@ -141,23 +142,41 @@ def leaves(work: Clockwork, met: Barriers, reference: int) -> Together:
 
 def crossings(work: Clockwork, edges: Edges, met: Barriers) -> Crossings:
     """Returns the edges between clocks, readings' blur allowed for; a barrier's pairs are −1 − barrier."""
-    number = np.flatnonzero(work.domain[work.epoch[edges.src]] != work.domain[work.epoch[edges.dst]])
+    domain, epoch = work.domain, work.epoch
+
+    def apart_by(src: Events, dst: Events) -> npt.NDArray[np.bool_]:
+        other: npt.NDArray[np.bool_] = domain[epoch[src]] != domain[epoch[dst]]
+        return other
+
+    number = pieces.flatnonzero(len(edges), lambda piece: apart_by(edges.src[piece], edges.dst[piece]))
+    number = number.astype(edges.src.dtype, copy=False)
     src, dst, least = edges.src[number], edges.dst[number], edges.min_ns[number]
     if met.count:
         inside = work.local_ns[2 * met.row + 1] - work.local_ns[2 * met.row]
         enter, leave, barrier = barrier_pairs(met, inside)
-        apart = work.domain[work.epoch[enter]] != work.domain[work.epoch[leave]]
+        apart = apart_by(enter, leave)
         src, dst = np.concatenate([src, enter[apart]]), np.concatenate([dst, leave[apart]])
-        number = np.concatenate([number, -1 - barrier[apart]])
+        number = np.concatenate([number, -1 - barrier[apart]]).astype(number.dtype, copy=False)
         least = np.concatenate([least, np.full(int(apart.sum()), 2, np.int64)])
-    return Crossings(
-        src_epoch=work.epoch[src],
-        dst_epoch=work.epoch[dst],
-        src_ns=work.local_ns[src],
-        dst_ns=work.local_ns[dst],
-        min_ns=least - work.blur(src) - work.blur(dst),
-        unsure_ns=work.unsure(src) + work.unsure(dst),
-        edge=number.astype(edges.src.dtype, copy=False),
+    found = Crossings(
+        src_epoch=np.empty(len(src), dtype=epoch.dtype),
+        dst_epoch=np.empty(len(src), dtype=epoch.dtype),
+        src_ns=np.empty(len(src), dtype=np.int64),
+        dst_ns=np.empty(len(src), dtype=np.int64),
+        min_ns=np.empty(len(src), dtype=np.int64),
+        unsure_ns=np.zeros(len(src), dtype=np.int64),
+        edge=number,
         src=src,
         dst=dst,
     )
+
+    def fill(piece: slice) -> None:
+        a, b = src[piece], dst[piece]
+        found.src_epoch[piece], found.dst_epoch[piece] = epoch[a], epoch[b]
+        found.src_ns[piece], found.dst_ns[piece] = work.local_ns[a], work.local_ns[b]
+        found.min_ns[piece] = least[piece] - work.blur(a) - work.blur(b)
+        if len(work.unsure_event):
+            found.unsure_ns[piece] = work.unsure(a) + work.unsure(b)
+
+    pieces.each(len(src), fill)
+    return found

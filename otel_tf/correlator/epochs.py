@@ -8,12 +8,13 @@ certified it; sequence numbers, then readings decide for the rest, and what stay
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from otel_tf.correlator import clocks
+from otel_tf.correlator import clocks, pieces
 from otel_tf.correlator.clockwork import Clockwork, crossings
 from otel_tf.correlator.columns import Columns, Int, median
 from otel_tf.correlator.crossings import HARD_DRIFT, Crossings
@@ -166,31 +167,44 @@ def _flat(work: Clockwork, slope: Int, epoch: npt.NDArray[np.int32], local_ns: I
     """Returns readings with their clock's own drift taken off, ns."""
     if not slope.any():
         return local_ns
-    since = np.minimum(local_ns - work.extents.first_ns[epoch], 1 << 53)
-    flat: Int = local_ns + ((since >> 16) * slope[epoch] >> 14)
+    first, flat = work.extents.first_ns, np.empty_like(local_ns)
+
+    def fill(piece: slice) -> None:
+        since = np.minimum(local_ns[piece] - first[epoch[piece]], 1 << 53)
+        flat[piece] = local_ns[piece] + ((since >> 16) * slope[epoch[piece]] >> 14)
+
+    pieces.each(len(flat), fill)
     return flat
 
 
 def _find(crossing: _Flat, reference: int, settled: dict[tuple[int, int], list[_Found]]) -> list[_Found]:
     """Walks along the edges of every pair of epochs that is not settled, once for each suspect of the two."""
-    low = np.minimum(crossing.src_epoch, crossing.dst_epoch)
-    high = np.maximum(crossing.src_epoch, crossing.dst_epoch)
-    upward = crossing.src_epoch == low
-    # shift(low) − shift(high): an edge from low to high bounds it from above, one back from below.
-    gap = crossing.dst_ns - crossing.src_ns - crossing.min_ns
-    value = np.where(upward, gap, -gap)
-    at_low = np.where(upward, crossing.src_ns, crossing.dst_ns)
-    at_high = np.where(upward, crossing.dst_ns, crossing.src_ns)
-    pair = low * np.int64(len(crossing.doubt)) + high
+    count, clocks_there = len(crossing.edge), len(crossing.doubt)
+    upward = np.empty(count, dtype=np.bool_)
+    value, at_low, at_high = (np.empty(count, dtype=np.int64) for _ in range(3))
     # Two bytes are sorted by counting, eight by comparing.
-    by_pair = np.argsort(pair.astype(np.int16) if pair.max() < 1 << 15 else pair, kind="stable")
-    bounds = np.flatnonzero(np.diff(pair[by_pair])) + 1
-    found = []
-    for rows in np.split(by_pair, bounds):
-        a, b = int(low[rows[0]]), int(high[rows[0]])
+    pair = np.empty(count, dtype=np.int16 if clocks_there**2 < 1 << 15 else np.int64)
+
+    def fill(piece: slice) -> None:
+        src, dst = crossing.src_epoch[piece], crossing.dst_epoch[piece]
+        up = upward[piece] = src < dst
+        # shift(low) − shift(high): an edge from low to high bounds it from above, one back from below.
+        gap = crossing.dst_ns[piece] - crossing.src_ns[piece] - crossing.min_ns[piece]
+        value[piece] = np.where(up, gap, -gap)
+        at_low[piece] = np.where(up, crossing.src_ns[piece], crossing.dst_ns[piece])
+        at_high[piece] = np.where(up, crossing.dst_ns[piece], crossing.src_ns[piece])
+        pair[piece] = np.minimum(src, dst) * pair.dtype.type(clocks_there) + np.maximum(src, dst)
+
+    pieces.each(count, fill)
+    by_pair = np.argsort(pair, kind="stable")
+    in_order = pair[by_pair]
+    bounds = np.flatnonzero(in_order[1:] != in_order[:-1]) + 1
+
+    def walk(rows: Int) -> list[_Found]:
+        a, b = divmod(int(pair[rows[0]]), clocks_there)
         if (a, b) in settled:
-            found += settled[a, b]
-            continue
+            return settled[a, b]
+        found = []
         drift = HARD_DRIFT * (1 if reference in (a, b) else 2)
         drift += int(crossing.doubt[a] + crossing.doubt[b])
         for suspect, at in ((a, at_high), (b, at_low)):
@@ -200,7 +214,9 @@ def _find(crossing: _Flat, reference: int, settled: dict[tuple[int, int], list[_
             order = rows[_by_time(at[rows], upward[rows], value[rows])]
             finding = first_step(Bounds(upward[order], value[order], at[order], drift))
             found.append(_Found((a, b), suspect, order, finding, drift))
-    return found
+        return found
+
+    return list(itertools.chain.from_iterable(pieces.mapped(walk, np.split(by_pair, bounds))))
 
 
 def _by_time(at: Int, upper: npt.NDArray[np.bool_], value: Int) -> Int:

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from otel_tf.correlator import pieces
 from otel_tf.correlator.adjust import Adjusted, adjust, busiest_domain, last_entrants
 from otel_tf.correlator.answers import Answers, answer
 from otel_tf.correlator.aside import Quarantine
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Correlated", "correlate_tables"]
 
-#: Edges at a time where each needs several numbers only for a moment.
-_PIECE = 1 << 18
 #: Quarantined edges that the report lists, the worst first; the table has all.
 _MOST_QUARANTINED = 10_000
 
@@ -158,13 +157,14 @@ def _inversions(columns: Columns, edges: Edges) -> int:
     """
     start, end = columns.start_ns, columns.end_ns
     domain = columns.timeline_domain[columns.timeline]
-    count = 0
-    for begin in range(0, len(edges), _PIECE):
-        src, dst = edges.src[begin : begin + _PIECE], edges.dst[begin : begin + _PIECE]
+
+    def inverted(piece: slice) -> int:
+        src, dst = edges.src[piece], edges.dst[piece]
         before, after = (np.where(event & 1, end[event >> 1], start[event >> 1]) for event in (src, dst))
         other = domain[src >> 1] != domain[dst >> 1]
-        count += int((after - before < np.where(other, edges.min_ns[begin : begin + _PIECE], 0)).sum())
-    return count
+        return int((after - before < np.where(other, edges.min_ns[piece], 0)).sum())
+
+    return sum(pieces.each(len(edges), inverted))
 
 
 def _spans(
@@ -261,5 +261,5 @@ def _quarantine_report(aside: Quarantine, columns: Columns) -> list[dict[str, An
 
 def _run_id(spans: pa.Table) -> str | None:
     index, names = codes(spans["run"])
-    known = index[index >= 0]
-    return names[int(np.bincount(known).argmax())] if len(known) else None
+    count = np.bincount(index + 1, minlength=1)[1:]
+    return names[int(count.argmax())] if count.any() else None

@@ -8,6 +8,7 @@ import itertools
 import numpy as np
 import numpy.typing as npt
 
+from otel_tf.correlator import pieces
 from otel_tf.correlator.columns import Columns, Int
 from otel_tf.correlator.edges import NESTED, Edges, Events, event_type
 
@@ -68,14 +69,23 @@ def _sorted(columns: Columns, start: Int, end: Int, edges: Edges) -> Events:
     np.minimum.at(first, columns.timeline, start)
     np.maximum.at(last, columns.timeline, end)
     bits = int((last - first).max(initial=0)).bit_length()
+    one_word = lanes.bit_length() + bits < 63  # sorts twice as fast
     key = np.empty(2 * columns.count, dtype=np.int64)
-    key[0::2] = start - first[columns.timeline]
-    key[1::2] = end - first[columns.timeline]
-    if lanes.bit_length() + bits < 63:  # one word for both sorts twice as fast
-        key += np.repeat(columns.timeline.astype(np.int64) << bits, 2)
+
+    def fill(span: slice) -> None:
+        lane = columns.timeline[span]
+        zero = first[lane]
+        if one_word:
+            zero = zero - (lane.astype(np.int64) << bits)
+        key[2 * span.start : 2 * span.stop : 2] = start[span] - zero
+        key[2 * span.start + 1 : 2 * span.stop : 2] = end[span] - zero
+
+    pieces.each(columns.count, fill)
+    if one_word:
         # Stable, since that one makes use of what is in order already: every process's spans nearly are.
         event = np.argsort(key, kind="stable").astype(event_type(columns.count), copy=False)
-        tied = np.diff(key[event]) == 0
+        sorted_key = key[event]
+        tied = sorted_key[1:] == sorted_key[:-1]
     else:
         lane = np.repeat(columns.timeline, 2)
         event = np.lexsort((key, lane)).astype(event_type(columns.count), copy=False)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from otel_tf.correlator import pieces
 from otel_tf.correlator.columns import Int
 
 __all__ = ["FADE_BITS", "CycleError", "Layout", "repair", "smooth"]
@@ -53,6 +54,13 @@ class Layout:
     dst: npt.NDArray[np.signedinteger[Any]]
     min_ns: npt.NDArray[np.signedinteger[Any]]
 
+    def too_soon(self, time_ns: Int) -> Int:
+        """Returns the edges whose end comes less than their least time after their begin, by ``time_ns``."""
+        src, dst, least = self.src, self.dst, self.min_ns
+        return pieces.flatnonzero(
+            len(src), lambda piece: time_ns[src[piece]] + least[piece] > time_ns[dst[piece]]
+        )
+
 
 def repair(time_ns: Int, layout: Layout) -> Int:
     """Returns the least times ≥ ``time_ns`` that satisfy every edge and the fading program order.
@@ -64,7 +72,7 @@ def repair(time_ns: Int, layout: Layout) -> Int:
     Raises:
         CycleError: The edges contradict the program order or each other.
     """
-    late = np.flatnonzero(time_ns[layout.src] + layout.min_ns > time_ns[layout.dst])
+    late = layout.too_soon(time_ns)
     if not len(late):
         return time_ns
     moved = time_ns.copy()

@@ -25,6 +25,7 @@ from typing import IO, Any
 
 import pyarrow as pa
 
+from otel_tf.correlator import pieces
 from otel_tf.correlator.sources.chunks import Chunk, Piece
 from otel_tf.correlator.sources.parts import Part
 from otel_tf.correlator.sources.skipped import Skipped
@@ -56,7 +57,7 @@ def read_parts(parts: Iterable[Part], size: int, skipped: Skipped) -> Iterator[P
     Raises:
         UserError: A part cannot be read.
     """
-    cores = _cores()
+    cores = pieces.cores()
     processes = cores if size >= _WORTH_IT_BYTES and cores > 1 else 0
     with _Readers(processes) as readers, ThreadPoolExecutor(cores, "otel-tf-read") as pool:
         waiting: deque[Future[Piece]] = deque()
@@ -78,10 +79,6 @@ def read_parts(parts: Iterable[Part], size: int, skipped: Skipped) -> Iterator[P
         finally:
             for future in waiting:
                 future.cancel()
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @dataclasses.dataclass(frozen=True)
