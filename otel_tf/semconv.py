@@ -160,5 +160,7 @@ REGION_SCOPE: Final = "tensorflow.region.scope"
 PROFILER_SESSION: Final = "tensorflow.profiler.session"
 PROFILE_REASON: Final = "tensorflow.profile.reason"  # every | slow | request
 PROFILE_TASKS: Final = "tensorflow.profile.tasks"
+METRIC_COLLECTIVE_WAIT: Final = "tensorflow.collective.wait"  # s
+METRIC_WORKER_LAG: Final = "tensorflow.worker.lag"  # {step}
 PROFILE_SIZE: Final = "tensorflow.profile.size"  # By
 

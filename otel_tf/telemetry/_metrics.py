@@ -29,12 +29,16 @@ class Instruments:
         step_duration: ``tensorflow.step.duration``, s.
         data_wait_duration: ``tensorflow.data_wait.duration``, s.
         staleness: ``tensorflow.staleness``, steps.
+        worker_lag: ``tensorflow.worker.lag``, steps.
+        collective_wait: ``tensorflow.collective.wait``, s.
         function_tracings: ``tensorflow.function.tracings``.
     """
 
     step_duration: Histogram
     data_wait_duration: Histogram
     staleness: Histogram
+    worker_lag: Histogram
+    collective_wait: Histogram
     function_tracings: Counter
 
 
@@ -57,6 +61,18 @@ def instruments(pipeline: Pipeline, meter: Meter) -> Instruments:
         ),
         staleness=histogram(
             semconv.METRIC_STALENESS, "{step}", "Steps that others applied while one ran.", _STEPS
+        ),
+        worker_lag=histogram(
+            semconv.METRIC_WORKER_LAG,
+            "{step}",
+            "Steps that a worker is behind the one that has taken the most.",
+            _STEPS,
+        ),
+        collective_wait=histogram(
+            semconv.METRIC_COLLECTIVE_WAIT,
+            "s",
+            "Time of a step's collectives on one worker, the wait for the others included.",
+            _SECONDS,
         ),
         function_tracings=meter.create_counter(
             semconv.METRIC_FUNCTION_TRACINGS, "{tracing}", "Tracings of tf.functions."

@@ -116,8 +116,8 @@ class Collector:
 
 
 @contextlib.contextmanager
-def http_collector() -> Iterator[Collector]:
-    """An OTLP/HTTP endpoint that decodes with the official messages."""
+def http_collector(message: Any = ExportTraceServiceRequest) -> Iterator[Collector]:
+    """An OTLP/HTTP endpoint that decodes with the official messages; ``message`` says what it is sent."""
     state = Collector()
 
     class Handler(BaseHTTPRequestHandler):
@@ -132,7 +132,7 @@ def http_collector() -> Iterator[Collector]:
                 if status == 200:
                     if self.headers.get("Content-Encoding") == "gzip":
                         body = gzip.decompress(body)
-                    state.requests.append(ExportTraceServiceRequest.FromString(body))
+                    state.requests.append(message.FromString(body))
                     state.headers.append(dict(self.headers))
             self.send_response(status)
             for key, value in headers.items():

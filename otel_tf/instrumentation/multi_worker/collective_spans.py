@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import bisect
-from collections import deque
+from collections import defaultdict, deque
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -63,6 +63,8 @@ class CollectiveSpans:
     def __init__(self, pipeline: Pipeline, worker: str) -> None:
         self._steps: deque[_Step] = deque(maxlen=_MAX_STEPS)
         self._waiting: list[_Collective] = []
+        self._pipeline = pipeline
+        self._worker = {semconv.WORKER: worker}
         self._layout = pipeline.layout(
             semconv.SPAN_COLLECTIVE,
             fields=(
@@ -71,7 +73,7 @@ class CollectiveSpans:
                 semconv.COLLECTIVE_GROUP_KEY,
                 semconv.COLLECTIVE_INSTANCE_KEY,
             ),
-            constants={semconv.WORKER: worker},
+            constants=self._worker,
         )
 
     def step_ended(self, number: int, begun: Instant, end_mono_ns: int, trace_id: int, span_id: int) -> None:
@@ -86,12 +88,18 @@ class CollectiveSpans:
         ends = [step.end_ns for step in steps]
         waiting, self._waiting = self._waiting + self._read(fetched.entries), []
         records = []
+        # By step: the collectives of one come together, but where it ended in the midst of a fetch.
+        waited_ns: dict[int, int] = defaultdict(int)
         for collective in waiting:
             position = bisect.bisect_left(ends, collective.end_ns - _TOLERANCE_NS)
             if position == len(ends):
                 self._waiting.append(collective)  # its step goes on
             elif steps[position].start_ns <= collective.start_ns + _TOLERANCE_NS:
-                records.append(self._record(collective, steps[position]))
+                record = self._record(collective, steps[position])
+                waited_ns[position] += record.end_ns - record.start_ns
+                records.append(record)
+        for total_ns in waited_ns.values():
+            self._pipeline.metrics.collective_wait.record(total_ns / 1e9, self._worker)
         del self._waiting[:-_MAX_WAITING]
         while self._steps and self._steps[0].end_ns < fetched.before_ns:
             self._steps.popleft()

@@ -66,6 +66,7 @@ class Attempt:
     global_step: int | None = None
     local_step: int | None = None
     staleness: int | None = None
+    lag: int | None = None
     error: SpanError | None = None
 
 
@@ -145,7 +146,11 @@ class ClosureSpans:
 
     def started(self, closure: ClosureRecord, worker: str) -> Attempt:
         """Starts an attempt, in that worker's coordinator thread."""
-        seq, mono_ns, wall_ns = self._pipeline.now()
+        stream = closure.stream
+        # Time and count in one: who had come back by the time of this span is who had been counted.
+        with self._lock:
+            seq, mono_ns, wall_ns = self._pipeline.now()
+            version_read = 0 if stream is None else stream.number or 0
         closure.attempts += 1
         closure.queue_time_ns += mono_ns - closure.queued_mono_ns
         attempt = Attempt(
@@ -157,20 +162,20 @@ class ClosureSpans:
             seq=seq,
             start_mono_ns=mono_ns,
             start_ns=wall_ns,
-            version_read=(closure.stream.number or 0) if closure.stream else 0,
+            version_read=version_read,
         )
         closure.last = attempt
         return attempt
 
     def succeeded(self, attempt: Attempt) -> None:
         """Counts the step that an attempt applied; called as soon as the worker answered."""
-        attempt.end_ns = attempt.start_ns + time.monotonic_ns() - attempt.start_mono_ns
         stream = attempt.closure.stream
-        if stream is not None:
-            with self._lock:
+        with self._lock:
+            attempt.end_ns = attempt.start_ns + time.monotonic_ns() - attempt.start_mono_ns
+            if stream is not None:
                 before = stream.number or 0
                 stream.number = attempt.global_step = before + attempt.closure.steps
-            attempt.staleness = before - attempt.version_read
+                attempt.staleness = before - attempt.version_read
 
     def failed(self, attempt: Attempt, describe: Callable[[], SpanError]) -> None:
         """Ends an attempt whose worker answered with an error, or not at all.

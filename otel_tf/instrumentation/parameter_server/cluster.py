@@ -47,10 +47,19 @@ class ClusterTelemetry:
         self._identity = identity
         self._parameter_servers = parameter_servers
         self._lock = threading.Lock()
+        # Apart from the other, which is held while parameter servers are asked.
+        self._counting = threading.Lock()
+        self._most_steps = 0
         self._fetch = fetch(ring_name(incarnation))
         self._describe = describing_function()
         self.probing_function = probing_function(parameter_servers, _PROBE_ROUNDS)
         self._probe_servers: list[Layout] | None = None
+
+    def lag(self, steps: int) -> int:
+        """Returns by how many steps a worker that has just taken its ``steps``-th is behind the first."""
+        with self._counting:
+            self._most_steps = max(self._most_steps, steps)
+            return self._most_steps - steps
 
     def fetch_stamps(self) -> npt.NDArray[np.float64]:
         """Empties the queue of the worker whose device is current: float64 seconds [n, 2].

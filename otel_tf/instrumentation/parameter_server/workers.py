@@ -75,6 +75,7 @@ class WorkerTelemetry:
         if attempt.closure.training:
             self._steps += attempt.closure.steps
             attempt.local_step = self._steps
+            attempt.lag = self._cluster.lag(self._steps)
         if attempt.closure.stamped:
             self._pending.append(attempt)
         else:
@@ -245,15 +246,19 @@ class WorkerTelemetry:
             error=attempt.error,
         )
         if closure.training:
-            self._cluster.pipeline.record_later(self._measure, (end_ns - start_ns, attempt.staleness))
+            self._cluster.pipeline.record_later(
+                self._measure, (end_ns - start_ns, attempt.staleness, attempt.lag)
+            )
 
-    def _measure(self, facts: tuple[int, int | None]) -> tuple[()]:
+    def _measure(self, facts: tuple[int, int | None, int | None]) -> tuple[()]:
         """Records the metrics of a step; on the flusher's thread."""
-        duration_ns, staleness = facts
+        duration_ns, staleness, lag = facts
         metrics, of_worker = self._cluster.pipeline.metrics, {semconv.WORKER: self.name}
         metrics.step_duration.record(duration_ns / 1e9, of_worker)
         if staleness is not None:
             metrics.staleness.record(staleness, of_worker)
+        if lag is not None:
+            metrics.worker_lag.record(lag, of_worker)
         return ()
 
     @staticmethod

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from otel_tf import config
 from otel_tf.identity import identify
 from otel_tf.instrumentation.multi_worker.collective_spans import CollectiveSpans, Fetched
 from otel_tf.telemetry import Pipeline, Record, start
+from otel_tf.telemetry._metrics import instruments
 
 S = 1_000_000_000
 MS = 1_000_000
@@ -59,6 +63,32 @@ def test_each_goes_to_the_step_in_whose_time_it_lies(spans: CollectiveSpans) -> 
     assert abs(first.end_ns - (AHEAD + 4 * MS)) < 500
     assert first.values == (first.start_ns - AHEAD, 1, 5, 100)
     assert len({record.span_id for record in records}) == 3
+
+
+def test_a_step_waits_once(
+    pipeline: Pipeline, spans: CollectiveSpans, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = InMemoryMetricReader()
+    monkeypatch.setattr(
+        pipeline,
+        "metrics",
+        instruments(pipeline, MeterProvider([reader], shutdown_on_exit=False).get_meter("x")),
+    )
+    ended(spans, 1, 0, 10)
+    ended(spans, 2, 11, 20)
+    spans.make(fetched(30, (2, 4, 5, 100), (5, 9, 5, 101), (12, 19, 5, 102)))
+    (point,) = points(reader, "tensorflow.collective.wait")
+    assert (point.count, round(point.sum, 4)) == (2, 0.013)
+    assert (round(point.min, 4), round(point.max, 4)) == (0.006, 0.007)
+    assert point.attributes == {"tensorflow.worker": "worker:1"}
+
+
+def points(reader: InMemoryMetricReader, name: str) -> list[Any]:
+    data = reader.get_metrics_data()
+    assert data is not None
+    (scope,) = data.resource_metrics[0].scope_metrics
+    (metric,) = [metric for metric in scope.metrics if metric.name == name]
+    return list(metric.data.data_points)
 
 
 def test_those_of_a_running_step_wait_for_its_end(spans: CollectiveSpans) -> None:

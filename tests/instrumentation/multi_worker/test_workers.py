@@ -12,8 +12,10 @@ import pytest
 from otel_tf import ids
 from otel_tf.correlator import Result, correlate
 from otel_tf.demo.clocks import FalseClock, false_clocks
+from tests.instrumentation.metrics import last, metrics_endpoint
 from tests.instrumentation.multi_worker.workers import Worker, run
 from tests.spool import SpooledSpan, spans
+from tests.telemetry.support import Collector
 
 STEPS = 30
 KERAS_STEPS = 10
@@ -41,6 +43,9 @@ def barriers(found: Iterable[SpooledSpan]) -> dict[tuple[int, int], list[Spooled
     return dict(met)
 
 
+#: What reached the endpoint of metrics, by run.
+measured: dict[str, Collector] = {}
+
 # -- a run without a name, whose chief comes late ------------------------------------------------------------
 
 
@@ -48,8 +53,10 @@ def barriers(found: Iterable[SpooledSpan]) -> dict[tuple[int, int], list[Spooled
 def job(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Worker]]:
     folder = tmp_path_factory.mktemp("job")
     arguments = ("--steps", str(STEPS), "--fit")
-    workers = run(folder, arguments, (*arguments, "--early"), chief_late_s=5.0)
+    with metrics_endpoint() as (collector, variables):
+        workers = run(folder, arguments, (*arguments, "--early"), chief_late_s=5.0, **variables)
     assert [worker.code for worker in workers] == [0, 0], problem(workers)
+    measured[workers[0].said[0]["run_id"]] = collector
     return folder, workers
 
 
@@ -157,6 +164,24 @@ def test_collectives_are_the_same_on_both_sides(recorded: list[SpooledSpan]) -> 
         assert len({span.trace_id for span in members}) == 1
         # Nobody leaves before all have entered (one machine, one clock; a stamp rounds by 0.24 µs).
         assert max(span.start_ns for span in members) <= min(span.end_ns for span in members) + 500
+
+
+def test_metrics_by_worker(job: tuple[Path, list[Worker]], recorded: list[SpooledSpan]) -> None:
+    name = job[1][0].said[0]["run_id"]
+    unit, waits = last(measured[name], "tensorflow.collective.wait", name)
+    assert unit == "s"
+    for worker, collectives in by_worker(span for span in recorded if span.name == "collective").items():
+        steps = {span.parent_id for span in collectives}
+        # One a step, unless a fetch met the step's very end.
+        assert len(steps) <= waits[worker].count <= len(steps) + 2
+        assert waits[worker].sum * 1e9 == pytest.approx(
+            sum(span.end_ns - span.start_ns for span in collectives), rel=1e-6
+        )
+    _, durations = last(measured[name], "tensorflow.step.duration", name)
+    assert {worker: point.count for worker, point in durations.items()} == {
+        "worker:0": STEPS + KERAS_STEPS,
+        "worker:1": STEPS + KERAS_STEPS,
+    }
 
 
 def test_clocks_are_compared_without_a_collective(
