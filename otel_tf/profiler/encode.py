@@ -1,0 +1,412 @@
+"""Spans as OTLP from columns, protobuf or JSON, without a Python object a span.
+
+Spans that differ only in their ids, times and a few integers are the same bytes but for some places. So spans
+are put into groups of one layout and one length, a group is a table of bytes with a row a span, and what is
+the same in all rows is written once, what differs a column at a time.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from otel_tf import semconv
+
+__all__ = ["SPANS_A_REQUEST", "Batch", "Json", "Layout", "Proto", "requests"]
+
+Int = npt.NDArray[np.int64]
+Bytes = npt.NDArray[np.uint8]
+
+#: Spans of a request: a few megabytes.
+SPANS_A_REQUEST = 8192
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """What spans of a kind have in common.
+
+    Attributes:
+        name, kind: The span's; ``kind`` is OTLP's SpanKind.
+        fixed: Attributes with the same value in all: texts, integers, doubles, booleans or lists of these.
+        integers: Keys of attributes whose values differ.
+        linked: Whether each has a link.
+    """
+
+    name: str
+    kind: int
+    fixed: tuple[tuple[str, Any], ...] = ()
+    integers: tuple[str, ...] = ()
+    linked: bool = False
+
+
+@dataclasses.dataclass
+class Batch:
+    """Spans of one resource (N,). Ids are int64 of the same bits; parent 0 is none.
+
+    Attributes:
+        layouts: The layouts.
+        layout: Of each span, index into ``layouts``.
+        trace_hi, trace_lo, span, parent: Ids.
+        start_ns, end_ns: Times; not negative.
+        integers: Values of the attributes that differ; any where the layout has none.
+        link_hi, link_lo, link_span: What a link leads to.
+    """
+
+    layouts: list[Layout]
+    layout: Int
+    trace_hi: Int
+    trace_lo: Int
+    span: Int
+    parent: Int
+    start_ns: Int
+    end_ns: Int
+    integers: dict[str, Int]
+    link_hi: Int
+    link_lo: Int
+    link_span: Int
+
+    def __len__(self) -> int:
+        return len(self.layout)
+
+    def take(self, rows: Int | slice) -> Batch:
+        """Returns some of the spans."""
+        columns = {
+            field.name: getattr(self, field.name)[rows]
+            for field in dataclasses.fields(self)
+            if field.name not in ("layouts", "integers")
+        }
+        integers = {key: values[rows] for key, values in self.integers.items()}
+        return Batch(layouts=self.layouts, integers=integers, **columns)
+
+
+_TIMES = ("start_ns", "end_ns")
+#: A place in a row: bytes that are the same in all, or what to put there and how long that is.
+Piece = bytes | tuple[str, int]
+
+
+class Format(Protocol):
+    """How spans are written."""
+
+    def width(self, values: Int) -> Int:
+        """Returns a number below 64 for each integer; those of one number are written equally long."""
+
+    def length(self, width: int) -> int:
+        """Returns how many bytes integers of a `width` take."""
+
+    def integer(self, values: Int, width: int) -> Bytes:
+        """Returns integers of one `width`, a row each."""
+
+    def identifier(self, values: Int) -> Bytes:
+        """Returns 8-byte ids, a row each."""
+
+    def time_width(self, values: Int) -> Int:
+        """Returns how many bytes each time takes, below 64."""
+
+    def time(self, values: Int, width: int) -> Bytes:
+        """Returns times of one width, a row each."""
+
+    def row(self, layout: Layout, widths: Mapping[str, int], *, child: bool) -> list[Piece]:
+        """Returns what a row is made of."""
+
+    def request(self, resource: Mapping[str, Any], rows: list[bytes]) -> bytes:
+        """Returns one ``ExportTraceServiceRequest``."""
+
+
+def requests(format_: Format, batch: Batch, resource: Mapping[str, Any]) -> Iterator[tuple[bytes, int]]:
+    """Yields requests and how many spans are in each. The spans come in groups of like ones.
+
+    Args:
+        format_: `Proto` or `Json`.
+        batch: The spans.
+        resource: Attributes of their resource.
+    """
+    rows: list[bytes] = []
+    count = 0
+    for some in _groups(format_, batch):
+        table = _table(format_, some)
+        rows.append(table.tobytes())
+        count += len(table)
+        if count >= SPANS_A_REQUEST:
+            yield format_.request(resource, rows), count
+            rows, count = [], 0
+    if count:
+        yield format_.request(resource, rows), count
+
+
+@dataclasses.dataclass
+class _Group:
+    """Spans of one layout and one length."""
+
+    layout: Layout
+    widths: dict[str, int]
+    spans: Batch
+    child: bool
+
+
+def _groups(format_: Format, batch: Batch) -> Iterator[_Group]:
+    key = batch.layout * 2 + (batch.parent != 0)
+    widths = {name: format_.time_width(getattr(batch, name)) for name in _TIMES}
+    for name, values in batch.integers.items():
+        has = np.array([name in layout.integers for layout in batch.layouts], np.bool_)
+        widths[name] = np.where(has[batch.layout], format_.width(values), 0)
+    for width in widths.values():
+        key = key * 64 + width
+        if key.max(initial=0) >> 50:  # no room for another
+            key = np.unique(key, return_inverse=True)[1].reshape(-1)
+    order = np.argsort(key, kind="stable")
+    ordered = key[order]
+    first = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])) if len(order) else order
+    bounds = np.append(first, len(order)).tolist()
+    spans = batch.take(order)
+    for number, begin in enumerate(bounds[:-1]):
+        layout = batch.layouts[spans.layout[begin]]
+        mine = {name: int(widths[name][order[begin]]) for name in (*_TIMES, *layout.integers)}
+        child = bool(spans.parent[begin] != 0)
+        for part in range(begin, bounds[number + 1], SPANS_A_REQUEST):
+            rows = slice(part, min(part + SPANS_A_REQUEST, bounds[number + 1]))
+            yield _Group(layout, mine, spans.take(rows), child)
+
+
+def _table(format_: Format, group: _Group) -> Bytes:
+    pieces = format_.row(group.layout, group.widths, child=group.child)
+    lengths = [len(piece) if isinstance(piece, bytes) else piece[1] for piece in pieces]
+    table = np.empty((len(group.spans), sum(lengths)), np.uint8)
+    at = 0
+    for piece, length in zip(pieces, lengths, strict=True):
+        table[:, at : at + length] = (
+            np.frombuffer(piece, np.uint8) if isinstance(piece, bytes) else _column(format_, group, piece[0])
+        )
+        at += length
+    return table
+
+
+def _column(format_: Format, group: _Group, what: str) -> Bytes:
+    values = getattr(group.spans, what, None)
+    if values is None:
+        return format_.integer(group.spans.integers[what], group.widths[what])
+    return format_.time(values, group.widths[what]) if what in _TIMES else format_.identifier(values)
+
+
+def _byte_rows(values: Int, kind: str) -> Bytes:
+    """Returns the bytes of 8-byte numbers, a row each."""
+    return np.ascontiguousarray(values.astype(kind)).view(np.uint8).reshape(-1, 8)
+
+
+class Proto:
+    """OTLP protobuf, with the fields in the order of their numbers, as protobuf's own encoder has them."""
+
+    def width(self, values: Int) -> Int:
+        """See `Format`."""
+        width = np.ones(len(values), np.int64)
+        for bits in range(7, 63, 7):
+            reached = values >= 1 << bits
+            if not reached.any():
+                break
+            width += reached
+        return np.where(values < 0, 10, width)
+
+    def length(self, width: int) -> int:
+        """See `Format`."""
+        return width
+
+    def integer(self, values: Int, width: int) -> Bytes:
+        """See `Format`."""
+        shifts = np.arange(0, 7 * width, 7, dtype=np.uint64)
+        found = (values.astype(np.uint64)[:, None] >> shifts & np.uint64(0x7F)).astype(np.uint8)
+        found[:, :-1] |= 0x80
+        return found
+
+    def identifier(self, values: Int) -> Bytes:
+        """See `Format`."""
+        return _byte_rows(values, ">i8")
+
+    def time_width(self, values: Int) -> Int:
+        """See `Format`."""
+        return np.full(len(values), 8, np.int64)
+
+    def time(self, values: Int, width: int) -> Bytes:
+        """See `Format`."""
+        return _byte_rows(values, "<i8")
+
+    def row(self, layout: Layout, widths: Mapping[str, int], *, child: bool) -> list[Piece]:
+        """See `Format`."""
+        from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+        pieces: list[Piece] = [b"\x0a\x10", ("trace_hi", 8), ("trace_lo", 8), b"\x12\x08", ("span", 8)]
+        if child:
+            pieces += [b"\x22\x08", ("parent", 8)]
+        pieces += [
+            Span(name=layout.name, kind=layout.kind).SerializeToString(),  # type: ignore[arg-type]
+            b"\x39",
+            ("start_ns", 8),
+            b"\x41",
+            ("end_ns", 8),
+        ]
+        for key, value in layout.fixed:
+            pieces.append(_field(b"\x4a", _key_value(key, value)))
+        for key in layout.integers:
+            width = widths[key]
+            name = _field(b"\x0a", key.encode())
+            inside = len(name) + 3 + width
+            pieces += [
+                b"\x4a" + _length(inside) + name + b"\x12" + _length(1 + width) + b"\x18",
+                (key, width),
+            ]
+        if layout.linked:
+            pieces += [b"\x6a\x1c\x0a\x10", ("link_hi", 8), ("link_lo", 8), b"\x12\x08", ("link_span", 8)]
+        size = sum(len(piece) if isinstance(piece, bytes) else piece[1] for piece in pieces)
+        return [b"\x12" + _length(size), *pieces]
+
+    def request(self, resource: Mapping[str, Any], rows: list[bytes]) -> bytes:
+        """See `Format`."""
+        about = b"".join(_field(b"\x0a", _key_value(key, value)) for key, value in resource.items())
+        scope = _field(b"\x0a", _field(b"\x0a", semconv.SCOPE.encode()))
+        size = len(scope) + sum(map(len, rows))
+        head = _field(b"\x0a", about) + b"\x12" + _length(size) + scope
+        return b"".join([b"\x0a", _length(len(head) - len(scope) + size), head, *rows])
+
+
+class Json:
+    """OTLP/JSON: one line, without its newline."""
+
+    def width(self, values: Int) -> Int:
+        """See `Format`."""
+        negative = values < 0
+        size = _magnitude(values)
+        digits = np.ones(len(values), np.int64)
+        for power in range(1, 20):
+            reached = size >= np.uint64(10**power)
+            if not reached.any():
+                break
+            digits += reached
+        return digits + 20 * negative
+
+    def length(self, width: int) -> int:
+        """See `Format`."""
+        return width - 19 if width > 20 else width
+
+    def integer(self, values: Int, width: int) -> Bytes:
+        """See `Format`."""
+        if width <= 20:
+            return _digits(values.astype(np.uint64), width)
+        found = _digits(_magnitude(values), width - 20)
+        return np.concatenate([np.full((len(found), 1), ord("-"), np.uint8), found], axis=1)
+
+    def identifier(self, values: Int) -> Bytes:
+        """See `Format`."""
+        rows = _byte_rows(values, ">i8")
+        found = np.empty((len(rows), 16), np.uint8)
+        found[:, 0::2], found[:, 1::2] = _HEX[rows >> 4], _HEX[rows & 15]
+        return found
+
+    def time_width(self, values: Int) -> Int:
+        """See `Format`."""
+        return self.width(values)
+
+    def time(self, values: Int, width: int) -> Bytes:
+        """See `Format`."""
+        return _digits(values.astype(np.uint64), width)
+
+    def row(self, layout: Layout, widths: Mapping[str, int], *, child: bool) -> list[Piece]:
+        """See `Format`."""
+        half = 16
+        pieces: list[Piece] = [b'{"traceId":"', ("trace_hi", half), ("trace_lo", half)]
+        pieces += [b'","spanId":"', ("span", half)]
+        if child:
+            pieces += [b'","parentSpanId":"', ("parent", half)]
+        name = json.dumps(layout.name, ensure_ascii=False)
+        pieces += [f'","name":{name},"kind":{layout.kind},"startTimeUnixNano":"'.encode()]
+        pieces += [("start_ns", widths["start_ns"]), b'","endTimeUnixNano":"', ("end_ns", widths["end_ns"])]
+        fixed = ",".join(json.dumps(_json_pair(*pair), **_COMPACT) for pair in layout.fixed)
+        text = f'","attributes":[{fixed}'
+        comma = "," if layout.fixed else ""
+        for key in layout.integers:
+            text += f'{comma}{{"key":{json.dumps(key)},"value":{{"intValue":"'
+            pieces += [text.encode(), (key, self.length(widths[key]))]
+            text, comma = '"}}', ","
+        text += "]"
+        if layout.linked:
+            pieces += [f'{text},"links":[{{"traceId":"'.encode(), ("link_hi", half), ("link_lo", half)]
+            pieces += [b'","spanId":"', ("link_span", half)]
+            text = '"}]'
+        return [*pieces, f"{text}}},".encode()]
+
+    def request(self, resource: Mapping[str, Any], rows: list[bytes]) -> bytes:
+        """See `Format`."""
+        about = json.dumps({"attributes": [_json_pair(*pair) for pair in resource.items()]}, **_COMPACT)
+        head = f'{{"resourceSpans":[{{"resource":{about},"scopeSpans":[{{"scope":{{"name":"{semconv.SCOPE}"}}'
+        spans = b"".join(rows)[:-1]  # after the last one there is no comma
+        return b"".join([head.encode(), b',"spans":[', spans, b"]}]}]}"])
+
+
+_COMPACT: Any = {"ensure_ascii": False, "separators": (",", ":")}
+_HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
+
+
+def _magnitude(values: Int) -> npt.NDArray[np.uint64]:
+    bits = values.astype(np.uint64)
+    return np.where(values < 0, ~bits + np.uint64(1), bits)
+
+
+def _digits(values: npt.NDArray[np.uint64], count: int) -> Bytes:
+    found = np.empty((len(values), count), np.uint8)
+    rest = values
+    for place in range(count - 1, -1, -1):
+        rest, digit = np.divmod(rest, np.uint64(10))
+        found[:, place] = digit + np.uint64(ord("0"))
+    return found
+
+
+def _length(size: int) -> bytes:
+    found = bytearray()
+    while size > 0x7F:
+        found.append(size & 0x7F | 0x80)
+        size >>= 7
+    found.append(size)
+    return bytes(found)
+
+
+def _field(tag: bytes, content: bytes) -> bytes:
+    return tag + _length(len(content)) + content
+
+
+def _key_value(key: str, value: Any) -> bytes:
+    from opentelemetry.proto.common.v1.common_pb2 import KeyValue
+
+    found: bytes = KeyValue(key=key, value=_any_value(value)).SerializeToString()
+    return found
+
+
+def _any_value(value: Any) -> Any:
+    from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue
+
+    if isinstance(value, bool):
+        return AnyValue(bool_value=value)
+    if isinstance(value, int):
+        return AnyValue(int_value=value)
+    if isinstance(value, float):
+        return AnyValue(double_value=value)
+    if isinstance(value, str):
+        return AnyValue(string_value=value)
+    return AnyValue(array_value=ArrayValue(values=map(_any_value, value)))
+
+
+def _json_pair(key: str, value: Any) -> dict[str, Any]:
+    return {"key": key, "value": _json_value(value)}
+
+
+def _json_value(value: Any) -> dict[str, Any]:
+    if isinstance(value, bool):
+        return {"boolValue": value}
+    if isinstance(value, int):
+        return {"intValue": str(value)}
+    if isinstance(value, float):
+        return {"doubleValue": value}
+    if isinstance(value, str):
+        return {"stringValue": value}
+    return {"arrayValue": {"values": [_json_value(item) for item in value]}}
