@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_tf.correlator import sources
+from otel_tf.correlator import pieces, sources
 from otel_tf.correlator.sources import parts, readers
 from otel_tf.correlator.sources.otlp_json import Lines
 from otel_tf.correlator.sources.readers import read_parts
@@ -43,7 +43,7 @@ def started(monkeypatch):
 
     is_ready = readers._Readers.ready
     monkeypatch.setattr(readers, "_WORTH_IT_BYTES", 0)
-    monkeypatch.setattr(readers, "_cores", lambda: 2)
+    monkeypatch.setattr(pieces, "cores", lambda: 2)
     monkeypatch.setattr(readers._Process, "start", remembered)
     monkeypatch.setattr(readers._Readers, "ready", ready)
     yield processes
@@ -149,7 +149,7 @@ def test_who_stops_listening_ends_the_processes(started):
 @pytest.mark.parametrize("executable", [None, "", "nowhere/python", "/bin/false"])
 def test_where_no_process_can_be_started_this_one_reads(monkeypatch, samples, executable):
     monkeypatch.setattr(readers, "_WORTH_IT_BYTES", 0)
-    monkeypatch.setattr(readers, "_cores", lambda: 2)
+    monkeypatch.setattr(pieces, "cores", lambda: 2)
     monkeypatch.setattr(sys, "executable", executable)
     assert samples.read(samples.traces(samples.span(1))).spans.num_rows == 1
 
@@ -168,7 +168,7 @@ def test_the_users_program_is_not_run_again(tmp_path, samples):
         "    while not ready(self): time.sleep(0.01)\n"
         "    return True\n"
         "readers._Readers.ready = wait\n"
-        "readers._cores = lambda: 2\n"
+        "readers.pieces.cores = lambda: 2\n"
         f"print(sources.read([{str(path)!r}]).spans.num_rows)\n"
     )
     done = subprocess.run(
