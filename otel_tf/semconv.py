@@ -29,6 +29,8 @@ SPAN_SESSION_RECREATE: Final = "session.recreate"
 SPAN_REGION: Final = "region"
 SPAN_TRACE_REGION: Final = "trace_region"
 SPAN_PROFILE_CAPTURE: Final = "profile.capture"
+SPAN_FUNCTION_RUN: Final = "function_run"
+SPAN_PROFILE: Final = "profile"
 
 # -- resource ------------------------------------------------------------------
 SERVICE_NAME: Final = "service.name"
@@ -77,10 +79,11 @@ CLOSURE_QUEUE_TIME: Final = "tensorflow.closure.queue_time"  # s
 CLOSURE_DUPLICATE: Final = "tensorflow.closure.duplicate_effect_possible"
 STALENESS: Final = "tensorflow.staleness"
 STALENESS_SOURCE: Final = "tensorflow.staleness.source"  # SOURCE_COORDINATOR | SOURCE_PROFILE
-TIME_SOURCE: Final = "tensorflow.time.source"  # SOURCE_WORKER | SOURCE_COORDINATOR
+TIME_SOURCE: Final = "tensorflow.time.source"  # SOURCE_WORKER | SOURCE_COORDINATOR | SOURCE_RELATIVE
 SOURCE_WORKER: Final = "worker"
 SOURCE_COORDINATOR: Final = "coordinator"
 SOURCE_PROFILE: Final = "profile"
+SOURCE_RELATIVE: Final = "relative"
 PROBE_PEER: Final = "tensorflow.probe.peer"
 
 # -- errors --------------------------------------------------------------------------
@@ -121,6 +124,8 @@ TENSOR_MAX: Final = "tensorflow.tensor.max"
 TENSOR_MEAN: Final = "tensorflow.tensor.mean"
 TENSOR_NORM: Final = "tensorflow.tensor.norm"
 TENSOR_PROBLEM: Final = "tensorflow.tensor.problem"
+EVENT_WATCH: Final = "tensor.watch"
+WATCH_SUMMARIES: Final = "tensorflow.watch.summaries"
 EVENT_EXCEPTION: Final = "exception"
 EXCEPTION_TYPE: Final = "exception.type"
 EXCEPTION_MESSAGE: Final = "exception.message"
@@ -135,6 +140,29 @@ CODE_LINE_NUMBER: Final = "code.line.number"
 COLLECTIVE_GROUP_KEY: Final = "tensorflow.collective.group_key"
 COLLECTIVE_INSTANCE_KEY: Final = "tensorflow.collective.instance_key"
 COLLECTIVE_WAIT: Final = "tensorflow.collective.wait"  # s
+
+# -- regions and profiles ------------------------------------------------------------------
+REGION_NAME: Final = "tensorflow.region.name"
+REGION_SCOPE: Final = "tensorflow.region.scope"
+PROFILER_SESSION: Final = "tensorflow.profiler.session"
+PROFILE_REASON: Final = "tensorflow.profile.reason"  # every | slow | request
+PROFILE_TASKS: Final = "tensorflow.profile.tasks"
+PROFILE_SIZE: Final = "tensorflow.profile.size"  # By
+
+# -- ops, from profiles --------------------------------------------------------------------
+OP_NAME: Final = "tensorflow.op.name"
+OP_TYPE: Final = "tensorflow.op.type"
+DEVICE: Final = "tensorflow.device"
+STEP_WORKER: Final = "tensorflow.step.worker"
+PROFILER_STEP_ID: Final = "tensorflow.profiler.step_id"
+PROFILER_GROUP_ID: Final = "tensorflow.profiler.group_id"
+PROFILER_CORRELATION_ID: Final = "tensorflow.profiler.correlation_id"
+PROFILER_RUN_ID: Final = "tensorflow.profiler.run_id"
+PROFILER_CONTEXT_ID: Final = "tensorflow.profiler.context_id"
+OMITTED_OPS: Final = "tensorflow.profiler.omitted.ops"
+OMITTED_TYPES: Final = "tensorflow.profiler.omitted.types"
+OMITTED_COUNTS: Final = "tensorflow.profiler.omitted.counts"
+OMITTED_DURATIONS: Final = "tensorflow.profiler.omitted.durations"  # s
 
 # -- spans that the correlator writes back ------------------------------------------------
 LOGICAL_SERVICE_SUFFIX: Final = ".logical"
@@ -151,16 +179,9 @@ JAEGER_WARNINGS: Final = "@jaeger@warnings"
 METRIC_STEP_DURATION: Final = "tensorflow.step.duration"  # s
 METRIC_DATA_WAIT_DURATION: Final = "tensorflow.data_wait.duration"  # s
 METRIC_STALENESS: Final = "tensorflow.staleness"  # {step}
+METRIC_WATCH_VALUE: Final = "tensorflow.watch.value"
 METRIC_FUNCTION_TRACINGS: Final = "tensorflow.function.tracings"  # {tracing}
-METRIC_SPANS_DROPPED: Final = "otel_tf.spans.dropped"  # {span}
-METRIC_SPOOL_SIZE: Final = "otel_tf.spool.size"  # By
-# -- regions and profiles ------------------------------------------------------------------
-REGION_NAME: Final = "tensorflow.region.name"
-REGION_SCOPE: Final = "tensorflow.region.scope"
-PROFILER_SESSION: Final = "tensorflow.profiler.session"
-PROFILE_REASON: Final = "tensorflow.profile.reason"  # every | slow | request
-PROFILE_TASKS: Final = "tensorflow.profile.tasks"
 METRIC_COLLECTIVE_WAIT: Final = "tensorflow.collective.wait"  # s
 METRIC_WORKER_LAG: Final = "tensorflow.worker.lag"  # {step}
-PROFILE_SIZE: Final = "tensorflow.profile.size"  # By
-
+METRIC_SPANS_DROPPED: Final = "otel_tf.spans.dropped"  # {span}
+METRIC_SPOOL_SIZE: Final = "otel_tf.spool.size"  # By
