@@ -22,6 +22,12 @@ class SpooledSpan:
     resource: dict[str, Any]
     events: list[dict[str, Any]]
 
+    @property
+    def mono_ns(self) -> tuple[int, int]:
+        """Begin and end by the process's monotonic clock: its wall clock may be corrected meanwhile."""
+        start_ns: int = self.attributes["tensorflow.monotonic_ns"]
+        return start_ns, start_ns + self.end_ns - self.start_ns
+
 
 def _value(value: dict[str, Any]) -> Any:
     ((kind, content),) = value.items()

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
+import random
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
 import otel_tf
 from otel_tf import ids
+from otel_tf.instrumentation.stream import Stream
 from tests.instrumentation.conftest import Capture
 from tests.spool import SpooledSpan, spans
 
@@ -136,6 +140,162 @@ def test_mirrored(capture: Capture) -> None:
     assert values(steps, "global_step") == [6, 7, 8]
     assert set(values(steps, "step.stream")) == {None}
     assert int(iterations.numpy()) == 8
+
+
+STRATEGIES: dict[str, Callable[[], Any]] = {
+    "default": tf.distribute.get_strategy,
+    "one_device": lambda: tf.distribute.OneDeviceStrategy("CPU:1"),
+    # Without collectives: TensorFlow gives those of every new strategy in a process the same keys.
+    "mirrored": lambda: tf.distribute.MirroredStrategy(
+        ["CPU:0", "CPU:1"], cross_device_ops=tf.distribute.ReductionToOneDevice()
+    ),
+}
+
+
+class Distributed:
+    """A model with dropout, trained under a strategy by a loop of the program's own."""
+
+    def __init__(self, strategy: Any) -> None:
+        self.strategy = strategy
+        with strategy.scope():
+            self.weight = tf.Variable(tf.ones([4, 1]))
+            self.iterations = tf.Variable(
+                0,
+                dtype=tf.int64,
+                trainable=False,
+                name="iterations",
+                aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+            )
+
+    def replica_step(self, x: Any) -> Any:
+        context = tf.distribute.get_replica_context()
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(tf.nn.dropout(x, 0.5) @ self.weight - 1.0))
+        gradient = context.all_reduce("SUM", tape.gradient(loss, self.weight))
+        self.weight.assign_sub(0.05 * gradient)
+        self.iterations.assign_add(1)
+        return loss
+
+    def dataset(self) -> Any:
+        rows = np.random.default_rng(3).normal(size=(16, 4)).astype("float32")
+        return self.strategy.experimental_distribute_dataset(
+            tf.data.Dataset.from_tensor_slices(rows).shuffle(16, seed=5).batch(4)
+        )
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_a_step_of_every_replica_is_one(capture: Capture, name: str) -> None:
+    job = Distributed(STRATEGIES[name]())
+
+    @tf.function
+    def train_step(x: Any) -> Any:
+        return job.strategy.run(job.replica_step, args=(x,))
+
+    replica_step = tf.function(job.replica_step)
+    for x in job.dataset():
+        train_step(x)
+    for x in job.dataset():
+        # A function of each replica's own, called from eager code.
+        job.strategy.run(replica_step, args=(x,))
+    steps, roots = capture.spans("train_step"), capture.spans("step")
+    assert values(steps, "global_step") == values(steps, "local_step") == list(range(1, 9))
+    assert [step.parent_id for step in steps] == [root.span_id for root in roots]
+    assert values(steps[:4], "function.name") == ["train_step"] * 4
+    assert set(values(steps, "worker")) == {"local:0"}
+    assert int(job.iterations.numpy()) == 8
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_training_is_the_same_to_the_bit(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "none")
+
+    def train() -> list[Any]:
+        random.seed(7)
+        np.random.seed(7)
+        tf.random.set_seed(7)
+        job = Distributed(STRATEGIES[name]())
+
+        @tf.function
+        def train_step(x: Any) -> Any:
+            return job.strategy.reduce("MEAN", job.strategy.run(job.replica_step, args=(x,)), axis=None)
+
+        losses = [float(train_step(x)).hex() for _ in range(3) for x in job.dataset()]
+        numbers = [random.random(), float(np.random.random()), float(tf.random.uniform([]))]
+        return [losses, job.weight.numpy().tobytes(), numbers]
+
+    bare = train()
+    with otel_tf.instrument(run_dir=tmp_path):
+        watched = train()
+    assert watched == bare
+    assert len(spans(tmp_path, "train_step")) == 12
+
+
+def test_the_counter_is_not_asked_by_the_step_and_nothing_is_traced_again(
+    capture: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    read = Stream.read
+
+    def counted(stream: Stream) -> int | None:
+        asked.append(stream)
+        return read(stream)
+
+    monkeypatch.setattr(Stream, "read", counted)
+    job = Job(start=5)
+    job.train_step()
+    # Where it stands, and by how much one run moves it.
+    assert len(asked) == 2
+    for _ in range(299):
+        job.train_step()
+    assert len(asked) == 2
+    assert job.train_step.experimental_get_tracing_count() == 1
+    assert values(capture.spans("train_step"), "global_step") == list(range(6, 306))
+
+
+def test_functions_that_run_eagerly_are_for_declared_steps(capture: Capture) -> None:
+    job = Job()
+    tf.config.run_functions_eagerly(True)
+    try:
+        job.train_step()
+        for _ in range(2):
+            with otel_tf.step():
+                job.train_step()
+    finally:
+        tf.config.run_functions_eagerly(False)
+    assert values(capture.spans("train_step"), "global_step") == [1, 2]
+    assert float(job.weight.numpy()) == pytest.approx(0.7)
+
+
+def test_gathered_gradients(capture: Capture) -> None:
+    """Every micro-batch where one function does both; the applying one where there are two."""
+    weight, gathered = tf.Variable(1.0), tf.Variable(0.0, trainable=False)
+    batches = tf.Variable(0, trainable=False)
+
+    @tf.function
+    def both(x: Any) -> None:
+        gathered.assign_add(x)
+        batches.assign_add(1)
+        if batches % 2 == 0:
+            weight.assign_sub(0.1 * gathered)
+            gathered.assign(0.0)
+
+    @tf.function
+    def gather(x: Any) -> None:
+        gathered.assign_add(x)
+
+    @tf.function
+    def apply() -> None:
+        weight.assign_sub(0.1 * gathered)
+
+    for _ in range(4):
+        both(tf.constant(1.0))
+    for _ in range(2):
+        gather(tf.constant(1.0))
+        gather(tf.constant(1.0))
+        apply()
+    steps = capture.spans("train_step")
+    assert values(steps, "function.name") == ["both"] * 4 + ["apply"] * 2
+    assert values(steps, "global_step") == [1, 2, 3, 4, 5, 6]
 
 
 def test_a_loop_inside_the_graph(capture: Capture) -> None:
