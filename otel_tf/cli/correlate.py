@@ -10,7 +10,7 @@ import time
 
 from otel_tf.errors import UserError
 
-__all__ = ["add_parser", "run"]
+__all__ = ["add_parser", "run", "steps_range"]
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -27,7 +27,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("sources", nargs="+", metavar="SOURCE")
     parser.add_argument("--run", metavar="ID", help="the run to take; default: the one that ended last")
     parser.add_argument(
-        "--steps", type=_steps, metavar="A:B", help="only the global steps A to B, both included"
+        "--steps", type=steps_range, metavar="A:B", help="only the global steps A to B, both included"
     )
     parser.add_argument("--engine", choices=("duckdb", "spark"), default="duckdb")
     parser.add_argument(
@@ -48,7 +48,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.set_defaults(func=run)
 
 
-def _steps(text: str) -> tuple[int | None, int | None]:
+def steps_range(text: str) -> tuple[int | None, int | None]:
+    """Returns first and last step of `A:B`, `A:`, `:B` or `A`; None for an open end."""
     match = re.fullmatch(r"(\d*)(:?)(\d*)", text)
     if not match or not (match[1] or match[3]):
         raise argparse.ArgumentTypeError(f"{text!r} is not A:B, A: or :B")

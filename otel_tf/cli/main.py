@@ -12,7 +12,17 @@ from otel_tf import __version__
 from otel_tf.errors import OtelTfError
 
 #: Command modules, in the order of the help text. Each imports its heavy parts only when it runs.
-_COMMANDS: tuple[str, ...] = ("demo", "run", "correlate", "simulate", "jaeger", "replay", "config")
+_COMMANDS: tuple[str, ...] = (
+    "demo",
+    "run",
+    "correlate",
+    "logs",
+    "incidents",
+    "simulate",
+    "jaeger",
+    "replay",
+    "config",
+)
 
 
 def build_parser() -> argparse.ArgumentParser:

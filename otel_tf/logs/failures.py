@@ -1,7 +1,8 @@
 """Errors in texts: what failed, which op, on whose task, and whether it only follows from another failure.
 
-TensorFlow passes errors on as text, wrapped on every hop. The innermost remote target that a text names is
-where the error began; what says of itself that it is derived, or was cancelled, follows from another one.
+A log line has TensorFlow's message somewhere inside of what somebody says about it. `diagnostics.messages`
+takes the message apart; here is what is around it. What says of itself that it is derived, was cancelled, or
+passes a status on, follows from another failure.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from otel_tf.diagnostics.messages import parse
 from otel_tf.logs.severity import ERROR
 
 __all__ = ["Failure", "code_of", "is_benign", "read_failure"]
@@ -47,20 +49,12 @@ _OLD_STATUS = re.compile(
 _CLASS = re.compile(
     r"\b((?:[A-Za-z_]\w*\.)*)([A-Z]\w*(?:Error|Exception|Interrupt|Exit))(?:\(\))?(?::\s?|$)", re.MULTILINE
 )
-_REMOTE_TARGET = re.compile(r"remote target /job:(\w+)/replica:\d+/task:(\d+)")
-_REPORTED = re.compile(r"Error reported from /job:(\w+)(?:/replica:\d+)?/task:(\d+)")
 _NAMED = re.compile(
     r"(?:Worker )?/job:(\w+)(?:/replica:\d+)?/task:(\d+) (?:failed with|encountered the following error)"
 )
-_DEVICE = re.compile(r"(?:on|device:|device) \"?((?:/job:(\w+)/replica:\d+/task:(\d+)/)?device:\w+:\d+)")
-_NODE = re.compile(r"\{\{node ([^}]+)\}\}")
 _AT_NODE = re.compile(r"Detected at node '?([\w/.\-]+)'?")
-_OP = re.compile(r"\[Op:(\w+)\]")
-#: The message's own line stands before the node that it names.
-_BEFORE_NODE = re.compile(r"\n *([^\n]*\S)\n\s*\[\[\{\{(?:function_)?node ")
-_PAYLOAD = re.compile(r" ?\[type\.googleapis\.com/[^\]]*\]$")
-_ROOTS = re.compile(r"\d+ root error\(s\) found")
-_FIRST_ROOT = re.compile(r"\(0\) ([A-Za-z_ ]+): ([^\n]+)")
+_CALLED = re.compile(r"\[Op:(\w+)\]")
+_PAYLOAD = re.compile(r" ?\[type\.googleapis\.com/[^\]]*\]\s*$")
 
 _DERIVED = re.compile(
     r"_Derived_|tensorflow\.DerivedStatus|DerivedStatus=|Start cancelling closures due to error|"
@@ -115,52 +109,49 @@ def read_failure(text: str, severity: int = ERROR, *, error_type: str | None = N
 
     Args:
         text: A log record's body, or an exception's message.
-        severity: OTLP's number; below ERROR only a passed-on status counts.
+        severity: OTLP's number; below ERROR only a status that is passed on counts.
         error_type: The code, where it is known.
     """
     if is_benign(text):
         return None
     derived = _DERIVED.search(text) is not None
-    if error_type is None:
-        found, message = _type_and_message(text)
-        if found is None and severity < ERROR:
-            return None
-        if severity < ERROR and not derived:
-            return None
-        error_type = found or "ERROR"
-    else:
-        error_type = code_of(error_type)
-        _, message = _type_and_message(text)
-    worker, device = _whose(text)
+    found, message = _type_and_message(text)
+    if error_type is None and severity < ERROR and not (derived and found):
+        return None
+    root = parse(_PAYLOAD.sub("", message)).first
+    kind = code_of(error_type) if error_type else root.code or found or "ERROR"
+    named = _NAMED.search(text)
     return Failure(
-        error_type,
-        _PAYLOAD.sub("", message.strip())[:_LONGEST_MESSAGE],
-        _op(text),
-        worker,
-        device,
-        derived or error_type == "CANCELLED",
+        kind,
+        _plain(root.text) or text.partition("\n")[0][:_LONGEST_MESSAGE],
+        root.node or root.op or _first(_AT_NODE, text) or _first(_CALLED, text),
+        root.worker or (":".join(named.groups()) if named else None),
+        root.device,
+        derived or root.derived or kind == "CANCELLED",
     )
 
 
+def _first(pattern: re.Pattern[str], text: str) -> str | None:
+    match = pattern.search(text)
+    return match[1] if match else None
+
+
 def _type_and_message(text: str) -> tuple[str | None, str]:
-    """Returns the error's type, None where there is none, and its message."""
-    if _ROOTS.search(text) and (match := _FIRST_ROOT.search(text)):
-        return code_of(match[1]), match[2]
+    """Returns the error's type, None where there is none, and its message as it was raised."""
     classes = list(_CLASS.finditer(text))
     status = _STATUS.search(text)
-    # Whichever begins first wraps the other; in a traceback it is the last class that was raised.
     if classes and text.startswith("Traceback"):
         match = _raised(classes, text)
-        return code_of(match[1] + match[2] if match[1] and match[2] not in _CLASSES else match[2]), _core(
-            text[match.end() :]
-        )
+        name = match[2] if match[2] in _CLASSES or not match[1] else match[1] + match[2]
+        return code_of(name), text[match.end() :]
+    # Whichever begins first wraps the other.
     if status and (not classes or status.start() < classes[0].start()):
-        return status[1], _core(text[status.end() :])
+        return status[1], text[status.end() :]
     if classes:
-        return code_of(classes[0][2]), _core(text[classes[0].end() :])
-    if match := _OLD_STATUS.search(text):
-        return code_of(match[1]), _core(text[match.end() :])
-    return None, _core(text)
+        return code_of(classes[0][2]), text[classes[0].end() :]
+    if match_old := _OLD_STATUS.search(text):
+        return code_of(match_old[1]), text[match_old.end() :]
+    return None, text
 
 
 def _raised(classes: list[re.Match[str]], text: str) -> re.Match[str]:
@@ -169,36 +160,9 @@ def _raised(classes: list[re.Match[str]], text: str) -> re.Match[str]:
     return (at_front or classes)[-1]
 
 
-def _core(text: str) -> str:
-    """Returns the message inside of what TensorFlow wraps around it."""
-    if "Graph execution error:" in text or "Detected at node" in text:
-        if match := _BEFORE_NODE.search(text):
-            start = text.rfind("\n\n", 0, match.end(1))
-            block = text[start + 2 : match.end(1)] if start >= 0 else match[1]
-            # The block before the node; a status that was passed on says by whom first.
-            text = block if len(block) < _LONGEST_MESSAGE else match[1]
-    else:
-        text = text.partition("\n\t [[")[0]
-    for mark in ("Additional GRPC error information", "\n:UNKNOWN:", "[[{{node"):
-        text = text.partition(mark)[0] or text
-    text = re.sub(rf"^(?:Collective ops is aborted by: |({_CODES}): )+", "", text.strip())
+def _plain(text: str) -> str:
+    """Returns a message without what was said before it on its way."""
+    text = re.sub(rf"^(?:Collective ops is aborted by: |(?:{_CODES}): )+", "", text.strip())
     text = re.sub(r"^Error reported from /job:\S+: ", "", text)
-    return text.partition(" [Op:")[0].strip()
-
-
-def _whose(text: str) -> tuple[str | None, str | None]:
-    """Returns the task where an error began, and the device, as far as the text names them."""
-    device = match[1] if (match := _DEVICE.search(text)) else None
-    for pattern in (_REMOTE_TARGET, _REPORTED, _NAMED):
-        if hops := pattern.findall(text):
-            return ":".join(hops[-1]), device
-    if match and match[2] and match[2] != "localhost":
-        return f"{match[2]}:{match[3]}", device
-    return None, device
-
-
-def _op(text: str) -> str | None:
-    for pattern in (_NODE, _AT_NODE, _OP):
-        if match := pattern.search(text):
-            return match[1].strip()
-    return None
+    text = text.partition("\nThe error could be from a previous operation")[0]
+    return text[:_LONGEST_MESSAGE].strip()

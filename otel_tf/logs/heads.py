@@ -71,12 +71,14 @@ class Clock:
 
     Args:
         utc_offset_s: The zone's offset in s; None: this machine's, as it was then.
-        year: The year of times that have none; None: this year, or the last where that would be the future.
+        year: The year of times that have none; None: that of the last time that had one, else this year, or
+            the last where that would be the future.
     """
 
     def __init__(self, utc_offset_s: int | None = 0, year: int | None = None) -> None:
         self._offset_s = utc_offset_s
         self._year = year
+        self._seen: int | None = None
         self._days: dict[tuple[int, int, int, int], int] = {}
 
     def ns(self, date: tuple[int, int, int], clock: str, fraction: str = "") -> int | None:
@@ -108,14 +110,17 @@ class Clock:
             return int(datetime.datetime(*date, hour).timestamp())
         return int(datetime.datetime(*date, hour, tzinfo=zone).timestamp()) - self._offset_s
 
+    def saw(self, year: int) -> None:
+        """Notes a year that a line has said; others of the same log may not."""
+        self._seen = year
+
     def year_of(self, month: int, day: int) -> int:
         """Returns the year of a date that has none."""
-        if self._year is not None:
-            return self._year
-        today = datetime.datetime.now(tz=datetime.timezone.utc).date()
+        if self._year is not None or self._seen is not None:
+            return self._year or self._seen or 0
         # A day of grace for zones.
-        later = (month, day) > (today.month, today.day) and (month, day) != (1, 1)
-        return today.year - 1 if later and (month - today.month, day - today.day) != (0, 1) else today.year
+        tomorrow = datetime.datetime.now(tz=datetime.timezone.utc).date() + datetime.timedelta(days=1)
+        return tomorrow.year - 1 if (month, day) > (tomorrow.month, tomorrow.day) else tomorrow.year
 
 
 _ABSL = re.compile(
@@ -191,6 +196,7 @@ def _dated(text: str, clock: Clock) -> Head | None:
     if match := _TF.match(text):
         year, month, day, time, fraction, letter, file, line, body = match.groups()
         time_ns = clock.ns((int(year), int(month), int(day)), time, fraction)
+        clock.saw(int(year))
         return Head(TENSORFLOW, time_ns, of_word(letter), body, file, int(line))
     if match := _TIMED.match(text):
         year, month, day, time, fraction, zone, body = match.groups()

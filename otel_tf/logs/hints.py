@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
 
-__all__ = ["Hints", "Patterns", "Progress"]
+__all__ = ["Patterns", "Progress", "own_task"]
 
 _TASKS = r"worker|ps|chief|master|evaluator|coordinator"
 
@@ -13,8 +12,7 @@ _TASKS = r"worker|ps|chief|master|evaluator|coordinator"
 #: names may be anybody.
 _WORKER = re.compile(rf"\[?({_TASKS}|rank)[ :_\-#]?(\d+)(?=[\]\s:|,)])", re.IGNORECASE)
 _OWN_TASK = re.compile(
-    r"(?:eager service context with rendezvous_id on host \S+|^Server started for|"
-    r"^Started server for|^Coordination agent for) ?/job:(\w+)/replica:\d+/task:(\d+)"
+    r"eager service context with rendezvous_id on host \S+ /job:(\w+)/replica:\d+/task:(\d+)"
 )
 _STEP = re.compile(
     r"(?:"
@@ -29,13 +27,6 @@ _STEP = re.compile(
 _HAS_STEP = re.compile(r"[Ss]tep|checkpoints for|images/sec|ckpt-")
 _EPOCH = re.compile(r"Epoch (\d+)(?:/(\d+))?:?\s*$")
 _BATCH = re.compile(r"\s*(?:\x1b\[[\d;]*m)*(\d+)/(\d+)(?:\x1b\[[\d;]*m)* +(?:\x1b\[[\d;]*m)*[\[━.=>]")
-
-
-class Hints(NamedTuple):
-    """What a text says of itself; None where it says nothing."""
-
-    worker: str | None = None
-    step: int | None = None
 
 
 class Patterns:
@@ -67,9 +58,13 @@ class Patterns:
             return match[1] if match.re.groups else match[0]
         if match := _WORKER.match(text):
             return f"{match[1].lower()}:{match[2]}"
-        if match := _OWN_TASK.search(text):
-            return f"{match[1]}:{match[2]}"
-        return None
+        return own_task(text)
+
+
+def own_task(text: str) -> str | None:
+    """Returns the task that the runtime says this server is."""
+    match = _OWN_TASK.search(text)
+    return f"{match[1]}:{match[2]}" if match else None
 
 
 class Progress:

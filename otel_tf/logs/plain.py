@@ -1,0 +1,251 @@
+"""Plain log files that nobody instrumented, one per process or already interleaved, into columns."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from otel_tf.correlator.log_tables import LOGS
+from otel_tf.correlator.sources.files import open_binary
+from otel_tf.errors import UserError
+from otel_tf.logs.heads import Clock, Head, parse_head
+from otel_tf.logs.hints import Patterns, Progress, own_task
+from otel_tf.logs.joining import Joiner, Record
+from otel_tf.logs.prefixes import Prefix, strip_prefix, task_in
+
+__all__ = ["Plain", "read_plain"]
+
+#: Layers of prefixes: a collector's around a launcher's around a process's.
+_MOST_LAYERS = 3
+#: Records that become columns at once.
+_CHUNK = 1 << 16
+#: Where a text names a step, it does so soon.
+_LOOKED_AT = 2000
+
+
+@dataclasses.dataclass(frozen=True)
+class Plain:
+    """What was read.
+
+    Attributes:
+        logs: Rows of `LOGS`, in the order of the input.
+        file: Of each row, the number of its file.
+        lines: How many lines there were.
+    """
+
+    logs: pa.Table
+    file: npt.NDArray[np.int64]
+    lines: int
+
+
+class _Source:
+    """One process's output, as far as it can be told from others in the same file."""
+
+    def __init__(self, name: str | None) -> None:
+        self.name = name
+        self.joiner = Joiner()
+        self.progress = Progress()
+        self.began = 0
+        self.prefix: Prefix | None = None
+
+
+class _File:
+    """Reads one file into rows."""
+
+    def __init__(self, path: Path, worker: str | None, patterns: Patterns, clock: Clock) -> None:
+        self._path = path
+        self._worker = worker
+        self._patterns = patterns
+        self._clock = clock
+        self._sources: dict[str | None, _Source] = {}
+        self._own: set[str] = set()
+        self.rows: list[tuple[Any, ...]] = []
+        self.lines = 0
+
+    def read(self) -> None:
+        """Reads all of it.
+
+        Raises:
+            OSError: It cannot be read.
+        """
+        with open_binary(self._path) as stream:
+            for raw in stream:
+                self.lines += 1
+                text = raw.decode("utf-8", "replace").rstrip("\r\n")
+                # Of a progress bar that wrote over itself, what it came to.
+                self._add(text.rpartition("\r")[2] if "\r" in text else text)
+        for source in self._sources.values():
+            self._take(source, source.joiner.end())
+        self.rows.sort(key=lambda row: row[0])
+
+    def _add(self, text: str) -> None:
+        prefix: Prefix | None = None
+        for _ in range(_MOST_LAYERS):
+            found = strip_prefix(text, self._clock)
+            if found is None:
+                break
+            prefix = found if prefix is None else _inside(prefix, found)
+            if found.rest == text:
+                break
+            text = found.rest
+        key = None if prefix is None else prefix.source
+        source = self._sources.get(key)
+        if source is None:
+            source = self._sources[key] = _Source(key)
+        done = source.joiner.add(text, parse_head(text, self._clock))
+        if done is not None:
+            self._take(source, done)
+        if source.joiner.open and source.began == 0:
+            source.began, source.prefix = self.lines, prefix
+
+    def _take(self, source: _Source, record: Record | None) -> None:
+        if record is None:
+            return
+        began, prefix = source.began, source.prefix
+        source.began, source.prefix = 0, None
+        head: Head | None = record.head
+        text = record.text[:_LOOKED_AT]
+        time_ns = head.time_ns if head is not None else None
+        severity = head.severity if head is not None else 0
+        worker = self._patterns.worker(text)
+        if source.name is None and (own := own_task(text)):
+            self._own.add(own)
+        if prefix is not None:
+            time_ns = time_ns if time_ns is not None else prefix.time_ns
+            severity = severity or prefix.severity
+            worker = worker or prefix.worker
+        step = self._patterns.step(text)
+        if step is None:
+            step = source.progress.step(record.text)
+        self.rows.append(
+            (
+                began,
+                time_ns,
+                severity,
+                record.text,
+                head.logger if head is not None else None,
+                prefix.stream if prefix is not None else None,
+                head.file if head is not None else None,
+                head.line if head is not None else None,
+                source.name,
+                worker,
+                prefix.pod if prefix is not None else None,
+                step,
+            )
+        )
+
+    def chunks(self) -> Iterator[pa.Table]:
+        """Yields the rows as columns, each with the worker that its source is, where that is known."""
+        by_source: dict[str | None, set[str]] = {}
+        for row in self.rows:
+            if row[8] is not None and row[9] is not None:
+                by_source.setdefault(row[8], set()).add(row[9])
+        # What all of a source's lines say that say anything.
+        known = {name: next(iter(tasks)) for name, tasks in by_source.items() if len(tasks) == 1}
+        if len(self._own) == 1 and len(self._sources) == 1:
+            whole: str | None = next(iter(self._own))
+        else:
+            whole = task_in(self._path.name)
+        whole = self._worker or whole
+        process = self._path.name
+        for begin in range(0, len(self.rows), _CHUNK):
+            rows = self.rows[begin : begin + _CHUNK]
+            yield _columns(rows, process, self._worker, known, whole)
+
+
+def _inside(outer: Prefix, inner: Prefix) -> Prefix:
+    """Returns two layers as one; who wrote it, the outer knows, and when, the inner."""
+    return Prefix(
+        inner.rest,
+        outer.source or inner.source,
+        outer.worker or inner.worker,
+        outer.stream or inner.stream,
+        inner.time_ns if inner.time_ns is not None else outer.time_ns,
+        inner.severity or outer.severity,
+        inner.file or outer.file,
+        inner.line or outer.line,
+        outer.pod or inner.pod,
+    )
+
+
+def _columns(
+    rows: Sequence[tuple[Any, ...]],
+    process: str,
+    told: str | None,
+    known: dict[str | None, str],
+    whole: str | None,
+) -> pa.Table:
+    _, times, severities, bodies, loggers, streams, files, lines, sources, workers, pods, steps = zip(
+        *rows, strict=True
+    )
+    columns: dict[str, Any] = {
+        "time_ns": times,
+        "severity": severities,
+        "body": bodies,
+        "logger": loggers,
+        "stream": streams,
+        "file": files,
+        "line": lines,
+        "process": [f"{process} {source}" if source else process for source in sources],
+        "worker": [
+            told or worker or known.get(source) or whole
+            for worker, source in zip(workers, sources, strict=True)
+        ],
+        "pod": pods,
+        "global_step": steps,
+    }
+    arrays = []
+    for field in LOGS:
+        plain = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
+        values = columns.get(field.name)
+        array = pa.nulls(len(rows), plain) if values is None else pa.array(values, plain)
+        arrays.append(array.dictionary_encode() if plain is not field.type else array)
+    return pa.table(arrays, schema=LOGS)
+
+
+def read_plain(
+    specs: Sequence[str], *, patterns: Patterns | None = None, clock: Clock | None = None
+) -> Plain:
+    """Returns the records of plain log files.
+
+    Args:
+        specs: Files, also compressed; directories, all files below them; each may have the task that wrote it
+            before it, ``worker:0=FILE``.
+        patterns: Finds worker and step.
+        clock: Says what local times mean; default: UTC.
+
+    Raises:
+        UserError: A file cannot be read.
+    """
+    patterns, clock = patterns or Patterns(), clock or Clock(0)
+    tables, numbers, lines = [LOGS.empty_table()], [np.empty(0, np.int64)], 0
+    for number, (path, worker) in enumerate(_paths(specs)):
+        file = _File(path, worker, patterns, clock)
+        try:
+            file.read()
+        except OSError as error:
+            raise UserError(f"{path}: {error.strerror or error}") from None
+        tables += file.chunks()
+        numbers.append(np.full(len(file.rows), number, np.int64))
+        lines += file.lines
+    table = pa.concat_tables(tables).unify_dictionaries().combine_chunks()
+    return Plain(table, np.concatenate(numbers), lines)
+
+
+def _paths(specs: Sequence[str]) -> Iterator[tuple[Path, str | None]]:
+    for spec in specs:
+        task, equals, name = spec.partition("=")
+        named = bool(equals) and not Path(spec).exists()
+        path, worker = (Path(name), task) if named else (Path(spec), None)
+        if path.is_dir():
+            for file in sorted(path.rglob("*")):
+                if file.is_file() and not file.name.startswith("."):
+                    yield file, worker
+        else:
+            yield path, worker
