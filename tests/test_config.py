@@ -19,6 +19,27 @@ def test_an_argument_wins_over_a_variable_and_that_over_the_default() -> None:
     assert one.origins["drain_interval_ms"] == "default"
 
 
+#: A value of each kind that no setting has by default, as text and as Python has it.
+OTHER: dict[type, list[tuple[str, Any]]] = {
+    str: [("other", "other")],
+    bool: [("true", True), ("false", False)],
+    int: [("17", 17)],
+    Path: [("some/where", Path("some/where"))],
+}
+
+
+@pytest.mark.parametrize("row", config.rows(), ids=lambda row: row.name)
+def test_each_can_be_given_both_ways(row: dataclasses.Field[Any]) -> None:
+    for text, value in OTHER[row.metadata["kind"]]:
+        by_variable = config.resolve({row.metadata["env"]: text})
+        by_argument = config.resolve({row.metadata["env"]: "unused"}, **{row.name: value})
+        for one, origin in ((by_variable, "environment"), (by_argument, "argument")):
+            assert getattr(one, row.name) == value
+            assert one.origins[row.name] == origin
+            others = {other.name for other in config.rows()} - {row.name}
+            assert {one.origins[name] for name in others} == {"default"}
+
+
 def test_none_is_no_argument() -> None:
     assert config.resolve({"OTEL_TF_RUN_ID": "a"}, run_id=None).run_id == "a"
 

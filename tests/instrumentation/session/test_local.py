@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import tensorflow as tf
 from tensorflow.python.client import session
@@ -135,6 +137,32 @@ def test_the_end_of_the_data_is_no_failure(capture: Capture) -> None:
             running.run(model.train_op)
     assert values(capture.spans("train_step"), "global_step") == [1, 2]
     assert {span.status.get("code") for span in capture.spans()} == {None}
+
+
+def test_training_is_the_same_to_the_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "none")
+
+    def train(name: str) -> list[Any]:
+        random.seed(7)
+        np.random.seed(7)
+        with tf.Graph().as_default() as one:
+            v1.set_random_seed(7)
+            model = Graph()
+            noise = v1.random_uniform([])
+            with v1.train.MonitoredTrainingSession(
+                checkpoint_dir=str(tmp_path / name), hooks=[v1.train.StopAtStepHook(last_step=6)]
+            ) as running:
+                told = []
+                while not running.should_stop():
+                    _, drawn, weight = running.run([model.train_op, noise, model.weight], {model.x: 0.3})
+                    told += [float(drawn).hex(), float(weight).hex()]
+            return [told, len(one.get_operations()), random.random(), float(np.random.random())]
+
+    bare = train("bare")
+    with otel_tf.instrument(run_dir=tmp_path / "run"):
+        watched = train("watched")
+    assert watched == bare
+    assert len(spans(tmp_path / "run", "train_step")) == 6
 
 
 def test_originals_are_restored(capture: Capture) -> None:
