@@ -107,12 +107,6 @@ class Settings:
     exit_timeout_ms: int = _setting(
         "OTEL_TF_EXIT_TIMEOUT", 2000, "How long the process's exit may wait for the network, in ms.", int
     )
-    jaeger_bin: Path | None = _setting(
-        "OTEL_TF_JAEGER_BIN", None, "A Jaeger 2 binary for `otel-tf jaeger` and `otel-tf demo`.", Path
-    )
-
-    origins: Mapping[str, Origin] = dataclasses.field(default_factory=dict, repr=False, compare=False)
-
     profile: str = _setting(
         "OTEL_TF_PROFILE",
         "off",
@@ -131,6 +125,12 @@ class Settings:
         "What all profiles of a run may take on disk, in MB; then no more are taken.",
         int,
     )
+    jaeger_bin: Path | None = _setting(
+        "OTEL_TF_JAEGER_BIN", None, "A Jaeger 2 binary for `otel-tf jaeger` and `otel-tf demo`.", Path
+    )
+
+    origins: Mapping[str, Origin] = dataclasses.field(default_factory=dict, repr=False, compare=False)
+
 
 def rows() -> list[dataclasses.Field[Any]]:
     """Returns the table: one dataclass field a setting, with ``env``, ``doc`` and ``kind`` metadata."""
