@@ -26,7 +26,8 @@ _STEP = re.compile(
 )
 _HAS_STEP = re.compile(r"[Ss]tep|checkpoints for|images/sec|ckpt-")
 _EPOCH = re.compile(r"Epoch (\d+)(?:/(\d+))?:?\s*$")
-_BATCH = re.compile(r"\s*(?:\x1b\[[\d;]*m)*(\d+)/(\d+)(?:\x1b\[[\d;]*m)* +(?:\x1b\[[\d;]*m)*[\[━.=>]")
+_BATCH = re.compile(r"\s*(\d+)/(\d+) +[\[━.=>]")
+_COLOURS = re.compile(r"\x1b\[[\d;]*m")
 
 
 class Patterns:
@@ -78,7 +79,9 @@ class Progress:
         if match := _EPOCH.match(text):
             self._epoch = int(match[1])
             return None
-        match = _BATCH.match(text)
-        if match is None or self._epoch is None:
+        if self._epoch is None:
+            return None
+        match = _BATCH.match(_COLOURS.sub("", text) if "\x1b" in text else text)
+        if match is None:
             return None
         return (self._epoch - 1) * int(match[2]) + int(match[1])

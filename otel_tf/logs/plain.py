@@ -65,6 +65,8 @@ class _File:
         self._clock = clock
         self._sources: dict[str | None, _Source] = {}
         self._own: set[str] = set()
+        #: Of a server's thread that said which task it serves, its source file and the task.
+        self._serves: dict[int, tuple[str | None, str]] = {}
         self.rows: list[tuple[Any, ...]] = []
         self.lines = 0
 
@@ -116,6 +118,11 @@ class _File:
         worker = self._patterns.worker(text)
         if source.name is None and (own := own_task(text)):
             self._own.add(own)
+            if head is not None and head.thread is not None:
+                self._serves[head.thread] = (head.file, own)
+        elif worker is None and head is not None and head.thread is not None:
+            file, serves = self._serves.get(head.thread, (None, None))
+            worker = serves if file == head.file else None
         if prefix is not None:
             time_ns = time_ns if time_ns is not None else prefix.time_ns
             severity = severity or prefix.severity

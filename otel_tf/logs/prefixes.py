@@ -49,7 +49,7 @@ _HOROVODRUN = re.compile(r"\[(\d+)\]<(stdout|stderr)>: ?(.*)", re.DOTALL)
 _RANK = re.compile(r"\[(?:default|rank)(\d+)\]: ?(.*)", re.DOTALL)
 _KUBECTL = re.compile(rf"\[pod/({_POD})/({_POD})\] ?(.*)", re.DOTALL)
 _RAY = re.compile(r"\((?:([\w.:]+) )?pid=(\d+)(?:, ip=([\w.:]+))?\) ?(.*)", re.DOTALL)
-_COMPOSE = re.compile(rf"({_POD}) +\| (.*)", re.DOTALL)
+_COMPOSE = re.compile(rf"({_POD}[-_]\d+) +\| (.*)", re.DOTALL)
 _STERN = re.compile(rf"({_POD}-(?:\d+|[a-z0-9]{{5}})) ({_POD}) (?:› |[│|] )?(.*)", re.DOTALL)
 #: ``kubectl logs --timestamps``, a container's own log file.
 _STAMP = re.compile(
