@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -15,6 +16,9 @@ from otel_tf.profiler.markers import Markers, read_markers
 from otel_tf.profiler.xspace import Space
 
 __all__ = ["Host", "Ops", "Steps", "Whole", "combine", "session_of", "task_of"]
+
+#: How a capture of our own names the file of a task.
+_OWN_NAME = re.compile(r"(chief|master|worker|ps|evaluator)-(\d+)")
 
 Int = npt.NDArray[np.int64]
 
@@ -107,17 +111,18 @@ def session_of(path: Path) -> str:
 
 
 def task_of(path: Path, cluster: Mapping[str, str]) -> str:
-    """Returns the task whose address a file is named by, "" if it is none's.
+    """Returns the task whose address a file is named by, or that it is named by, "" if it is none's.
 
     Args:
-        path: ``localhost_32101.xplane.pb``.
+        path: ``localhost_32101.xplane.pb``; ``worker-0.xplane.pb``, as captures of our own are called.
         cluster: Task by address: ``{"localhost:32101": "worker:0"}``.
     """
     stem = path.name.partition(".xplane")[0]
     for address, task in cluster.items():
         if address.removeprefix("grpc://").replace(":", "_") == stem:
             return task
-    return ""
+    named = _OWN_NAME.fullmatch(stem)
+    return f"{named[1]}:{named[2]}" if named else ""
 
 
 def combine(spaces: Iterable[Space], cluster: Mapping[str, str]) -> Whole:
