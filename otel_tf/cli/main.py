@@ -16,6 +16,7 @@ _COMMANDS: tuple[str, ...] = (
     "demo",
     "run",
     "correlate",
+    "profile",
     "logs",
     "incidents",
     "simulate",

@@ -51,3 +51,24 @@ host):
 """
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from otel_tf.profiler.markers import linkage
+    from otel_tf.profiler.profile import Profile, profile
+
+__all__ = ["Profile", "linkage", "profile"]
+
+
+def __getattr__(name: str) -> Any:
+    # numpy and pyarrow only where something is read.
+    if name == "linkage":
+        from otel_tf.profiler.markers import linkage
+
+        return linkage
+    if name in ("profile", "Profile"):
+        import importlib
+
+        return getattr(importlib.import_module("otel_tf.profiler.profile"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

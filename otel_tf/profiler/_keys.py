@@ -11,14 +11,31 @@ Int = npt.NDArray[np.int64]
 
 
 def dense(*keys: Int) -> Int:
-    """Returns a number for each row such that rows with the same keys have the same."""
-    if not len(keys[0]):
-        return np.zeros(0, np.int64)
-    number = np.unique(keys[0], return_inverse=True)[1].reshape(-1).astype(np.int64)
-    for key in keys[1:]:
-        other = np.unique(key, return_inverse=True)[1].reshape(-1)
-        number = np.unique(number * (int(other.max()) + 1) + other, return_inverse=True)[1].reshape(-1)
-    return number
+    """Returns a number for each row such that rows with the same keys have the same; in the keys' order."""
+    number, span = np.zeros(len(keys[0]), np.int64), 1
+    if not len(number):
+        return number
+    for key in keys:
+        least, largest = int(key.min()), int(key.max())
+        if largest - least >= 1 << 31:
+            key, least = _ranks(key, None), 0  # noqa: PLW2901
+            largest = int(key.max())
+        if span * (largest - least + 1) >= 1 << 62:
+            number = _ranks(number, span)
+            span = int(number.max()) + 1
+        number = number * (largest - least + 1) + (key - least)
+        span *= largest - least + 1
+    return _ranks(number, span)
+
+
+def _ranks(key: Int, span: int | None) -> Int:
+    """Returns the rank of each value among the distinct ones; ``span`` if all are from 0 to below it."""
+    if span is not None and span <= 8 * len(key) + 1024:
+        present = np.zeros(span, np.bool_)
+        present[key] = True
+        found: Int = (np.cumsum(present) - 1)[key]
+        return found
+    return np.unique(key, return_inverse=True)[1].reshape(-1).astype(np.int64)
 
 
 def occurrence(group: Int, *order: Int) -> Int:

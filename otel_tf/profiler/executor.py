@@ -50,7 +50,7 @@ class HostOps:
         step_id: The executor's number of each run of a function (S,), `NONE` for eager ops around no
             function.
         function: Its name (S,), -1 where nothing says it.
-        step_start_ps, step_end_ps: From its first event to its last (S,).
+        step_start_ps, step_end_ps: From its call, or its first event, to its last (S,).
         marker: Event row of the TraceMe with ``otel_span`` around its call (S,), -1 for none.
         root: The run whose op called it (S,), itself for one that no op called.
         step: Run of each op (N,), -1 for none. Ops are ordered by run and start.
@@ -123,11 +123,21 @@ class _Host:
         self.process = self._named(_PROCESS)
         self.process_id = self._dense_stat("id")
         self.step_stat = self._dense_stat("step_id")
+        self.called = self._called()
         self.marked = np.zeros(len(space), np.bool_)
         self.marked[space.stat("otel_span").words()[0]] = True
 
     def _named(self, name: str) -> Mask:
         return self.space.named(lambda other: other == name)
+
+    def _called(self) -> Int:
+        """Returns the function that events of each name call, -1 for other names."""
+        found = np.full(len(self.space.names), -1, np.int64)
+        for number, name in enumerate(self.space.names):
+            for prefix in _CALLS:
+                if name.startswith(prefix):
+                    found[number] = self.words[name.removeprefix(prefix).partition(_PARTITION)[0]]
+        return found
 
     def _dense_stat(self, name: str) -> Int:
         row, value = self.space.stat(name).numbers()
@@ -312,6 +322,7 @@ def _steps(host: _Host, ops: _Ops) -> _Steps:
     ids = np.concatenate([host.process_id[rows], ops.step_id[named]])
     step_id, number = np.unique(ids, return_inverse=True)
     number = number.reshape(-1)
+    called = _calls(host, runs)
     start = np.full(len(step_id), np.iinfo(np.int64).max)
     end = np.zeros(len(step_id), np.int64)
     np.minimum.at(start, number, np.concatenate([space.start_ps[rows], ops.start_ps[named]]))
@@ -319,7 +330,10 @@ def _steps(host: _Host, ops: _Ops) -> _Steps:
     marker, function, caller = (np.full(len(step_id), -1, np.int64) for _ in range(3))
     at = np.searchsorted(step_id, host.process_id[runs])[::-1]  # the first run of each counts
     marker[at] = enclosing(host.events, host.marked, runs)[::-1]
-    function[at] = _functions(host, runs)[::-1]
+    function[at] = np.where(called >= 0, host.called[space.name[called]], -1)[::-1]
+    # Parts of it on other hosts may begin before the function does here, but not before it was called.
+    np.minimum.at(start, at[::-1][called >= 0], space.start_ps[called[called >= 0]])
+    np.maximum.at(end, at[::-1][called >= 0], host.end[called[called >= 0]])
     around = enclosing(host.events, host.process, runs)
     within = np.where(around >= 0, host.process_id[around], NONE)
     calls = np.minimum(np.searchsorted(step_id, within), max(len(step_id) - 1, 0))
@@ -338,16 +352,9 @@ def _steps(host: _Host, ops: _Ops) -> _Steps:
     )
 
 
-def _functions(host: _Host, runs: Int) -> Int:
-    """Returns the name of the function that each run is of, -1 where nothing around it says."""
-    space = host.space
-    called = np.full(len(space.names), -1, np.int64)
-    for number, name in enumerate(space.names):
-        for prefix in _CALLS:
-            if name.startswith(prefix):
-                called[number] = host.words[name.removeprefix(prefix).partition(_PARTITION)[0]]
-    around = enclosing(host.events, called[space.name] >= 0, runs)
-    return np.where(around >= 0, called[space.name[around]], -1)
+def _calls(host: _Host, runs: Int) -> Int:
+    """Returns the event that each run of a function was called in, -1 where there is none."""
+    return enclosing(host.events, host.called[host.space.name] >= 0, runs)
 
 
 def read_ops(space: Space) -> HostOps:

@@ -24,7 +24,7 @@ from otel_tf.profiler.markers import signed
 from otel_tf.profiler.run import Run, RunSteps
 from otel_tf.profiler.sequence import aligned
 
-__all__ = ["HOW", "Links", "link"]
+__all__ = ["HOW", "Links", "is_server", "link"]
 
 Int = npt.NDArray[np.int64]
 
@@ -231,7 +231,7 @@ def _made_here(whole: Whole, run: Run, links: Links) -> None:
     rest = np.flatnonzero(links.how == 0)
     tasks = [host.task for host in whole.hosts]
     # Parameter servers last: they run parts.
-    rank = np.array([_is_server(task) for task in tasks] or [0])[steps.host[rest]]
+    rank = np.array([is_server(task) for task in tasks] or [0])[steps.host[rest]]
     order = rest[np.lexsort((steps.host[rest], rank))]
     first = match((steps.root[order],), (steps.root[order],))
     step_ids = steps.step_id[steps.root[order]]
@@ -255,6 +255,6 @@ def _made_here(whole: Whole, run: Run, links: Links) -> None:
         links.worker[row] = tasks[steps.host[own]]
 
 
-def _is_server(task: str) -> int:
+def is_server(task: str) -> int:
     """Returns 1 for parameter servers, 0 for the others."""
     return int(task.startswith("ps:"))

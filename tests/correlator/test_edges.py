@@ -64,6 +64,15 @@ def test_the_root_of_a_synchronous_step_says_nothing_about_other_workers():
     }
 
 
+@pytest.mark.parametrize("elsewhere", [False, True])
+@pytest.mark.parametrize(
+    ("name", "kind"), [("train_step", SERVER), ("execute", SERVER), ("function_run", INTERNAL)]
+)
+def test_what_was_stamped_inside_the_graph_may_have_begun_after_its_ops(name, kind, elsewhere):
+    assert edges_of(pair(kind, INTERNAL, elsewhere=elsewhere, name=name)) == set()
+    assert edges_of(pair(kind, CLIENT, elsewhere=elsewhere, name=name)) != set()
+
+
 def test_one_process_on_two_clocks_is_two_timelines():
     rows = pair(INTERNAL, INTERNAL)
     rows[1]["process"] = "p0"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit, urlunsplit
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from otel_tf.telemetry._otlp import Sender
     from otel_tf.telemetry._sinks import Outcome
 
-__all__ = ["endpoint_of", "write"]
+__all__ = ["endpoint_of", "send_all", "write"]
 
 _TRACES_PATH = "/v1/traces"
 _UI_PORT, _GRPC_PORT = 16686, 4317
@@ -64,6 +64,24 @@ def write(result: Result, target: str, say: Callable[[str], None]) -> None:
     Raises:
         UserError: It is no OTLP/HTTP endpoint, cannot be reached, or refuses the spans.
     """
+    traces = logical(result)
+    endpoint = send_all(target, requests(traces), len(traces.span_id), say)
+    say(f"{len(traces.span_id):,} spans in {len(traces.traces):,} traces sent to {endpoint}")
+    say(_how_to_find(traces))
+
+
+def send_all(target: str, payloads: Iterable[Request], total: int, say: Callable[[str], None]) -> str:
+    """Sends requests, each again while the endpoint says that it may be; returns the endpoint.
+
+    Args:
+        target: Where to; see `endpoint_of`.
+        payloads: The requests; the next is made while one is on its way.
+        total: How many spans are in all of them, for saying how far it is.
+        say: Told every few seconds.
+
+    Raises:
+        UserError: It is no OTLP/HTTP endpoint, cannot be reached, or refuses the spans.
+    """
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
     from otel_tf.telemetry._otlp import sender
@@ -73,13 +91,12 @@ def write(result: Result, target: str, say: Callable[[str], None]) -> None:
     connection = sender(exporter)
     if connection is None:
         raise UserError("jaeger=: the installed opentelemetry-exporter-otlp-proto-http is not one we know")
-    traces = logical(result)
-    progress = _Progress(target, endpoint, len(traces.span_id), say)
+    progress = _Progress(target, endpoint, total, say)
     # One request is on its way while the next is made.
     with ThreadPoolExecutor(1, "otel-tf-send") as pool:
         under_way: list[Future[None]] = []
         try:
-            for request in requests(traces):
+            for request in payloads:
                 if under_way:
                     under_way.pop().result()
                 under_way.append(pool.submit(_send, connection, request, progress))
@@ -90,8 +107,7 @@ def write(result: Result, target: str, say: Callable[[str], None]) -> None:
     if progress.rejected:
         counts = f"{progress.rejected:,} of {progress.total:,}"
         raise UserError(f"jaeger={target}: {counts} spans were rejected: {progress.reason}")
-    say(f"{progress.sent:,} spans in {len(traces.traces):,} traces sent to {endpoint}")
-    say(_how_to_find(traces))
+    return endpoint
 
 
 def _how_to_find(traces: Logical) -> str:

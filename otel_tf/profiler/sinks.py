@@ -1,0 +1,132 @@
+"""Where profiles go: ``otlp=FILE``, ``jaeger=URL``, ``parquet=DIR``, and the run directory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from otel_tf.errors import UserError
+from otel_tf.profiler.encode import Format, Json, Proto, requests
+from otel_tf.profiler.limit import MOST_OPS, longest, summaries
+from otel_tf.profiler.spans import batches, joined, op_spans, resource_of
+
+if TYPE_CHECKING:
+    from otel_tf.profiler.profile import Profile
+
+__all__ = ["KINDS", "OPS_SUFFIX", "check", "encoded", "write", "write_run"]
+
+Say = Callable[[str], None]
+
+KINDS = {"otlp": "FILE", "jaeger": "URL", "parquet": "DIR"}
+#: Not of the spool, which `otel-tf replay` sends on: these are more spans than Jaeger shows.
+OPS_SUFFIX = ".ops.jsonl"
+
+
+def check(spec: str) -> None:
+    """Says no to a sink that cannot be, before the work is done.
+
+    Raises:
+        UserError: ``spec`` is no ``kind=target`` with a kind of `KINDS`, or no address of an endpoint.
+    """
+    kind, _, target = spec.partition("=")
+    if kind not in KINDS or not target:
+        known = ", ".join(f"{name}={what}" for name, what in KINDS.items())
+        raise UserError(f"--to {spec}: not one of {known}")
+    if kind == "jaeger":
+        from otel_tf.correlator.sinks.jaeger import endpoint_of
+
+        endpoint_of(target)
+
+
+def encoded(profile: Profile, format_: Format, *, limited: bool = False) -> Iterator[tuple[bytes, int]]:
+    """Yields serialized requests, and how many spans are in each.
+
+    Args:
+        profile: The profiles.
+        format_: `encode.Proto` or `encode.Json`.
+        limited: Whether to give of each step only the longest ops, and sums of the others.
+    """
+    spans = op_spans(profile)
+    rows = np.arange(len(profile.whole.ops))
+    if limited:
+        rows, spans = longest(profile, spans)
+    for number, (host, batch) in enumerate(batches(profile, spans, rows)):
+        if limited:
+            batch = joined([batch, summaries(profile, spans, rows, number)])  # noqa: PLW2901
+        yield from requests(format_, batch, resource_of(profile, host))
+
+
+def write(profile: Profile, spec: str, say: Say) -> None:
+    """Writes to one sink.
+
+    Raises:
+        UserError: The sink is unknown, cannot be reached or written.
+    """
+    check(spec)
+    kind, _, target = spec.partition("=")
+    {"otlp": _write_otlp, "jaeger": _write_jaeger, "parquet": _write_parquet}[kind](profile, target, say)
+
+
+def write_run(profile: Profile, folder: Path, say: Say) -> None:
+    """Writes all ops into a run directory, a file a profile: `otel-tf correlate` reads them with the rest.
+
+    Raises:
+        UserError: It cannot be written.
+    """
+    sessions = sorted({host.session for host in profile.whole.hosts})
+    name = sessions[0] if len(sessions) == 1 else f"{sessions[0]}+{len(sessions) - 1}"
+    _write_otlp(profile, str(folder / f"{name}{OPS_SUFFIX}"), say)
+
+
+def _write_otlp(profile: Profile, target: str, say: Say) -> None:
+    from otel_tf.correlator.sinks.draft import draft
+
+    path = Path(target)
+    proto = path.suffix in (".pb", ".binpb")
+    count = 0
+    try:
+        with draft(path) as part, part.open("wb") as file:
+            for payload, spans in encoded(profile, Proto() if proto else Json()):
+                file.write(payload if proto else payload + b"\n")
+                count += spans
+    except OSError as error:
+        raise UserError(f"otlp={target}: {error.strerror or error}") from None
+    say(f"{count:,} spans written to {path}")
+
+
+def _write_jaeger(profile: Profile, target: str, say: Say) -> None:
+    from otel_tf.correlator.sinks.encode_proto import Request
+    from otel_tf.correlator.sinks.jaeger import send_all
+
+    shown = (Request(*each) for each in encoded(profile, Proto(), limited=True))
+    total = len(profile.whole.ops)
+    endpoint = send_all(target, shown, total, say)
+    say(
+        f"{total:,} ops sent to {endpoint}; of a step no more than the longest {MOST_OPS:,}, the others as sums"
+    )
+
+
+def _write_parquet(profile: Profile, target: str, say: Say) -> None:
+    import pyarrow.parquet as pq
+
+    from otel_tf.correlator.sinks.draft import draft
+
+    folder = Path(target)
+    tables: dict[str, Any] = {
+        "hosts": profile.hosts,
+        "steps": profile.steps,
+        "ops": profile.ops,
+        "regions": profile.region_spans,
+        "edges": profile.edges,
+        "staleness": profile.staleness,
+    }
+    try:
+        for name, table in tables.items():
+            with draft(folder / f"{name}.parquet") as part:
+                pq.write_table(table, part, compression="zstd")
+    except OSError as error:
+        raise UserError(f"parquet={target}: {error.strerror or error}") from None
+    say(f"{profile.ops.num_rows:,} ops and {profile.edges.num_rows:,} edges written to {folder}")
