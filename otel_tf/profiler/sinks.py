@@ -104,9 +104,7 @@ def _write_jaeger(profile: Profile, target: str, say: Say) -> None:
     shown = (Request(*each) for each in encoded(profile, Proto(), limited=True))
     total = len(profile.whole.ops)
     endpoint = send_all(target, shown, total, say)
-    say(
-        f"{total:,} ops sent to {endpoint}; of a step no more than the longest {MOST_OPS:,}, the others as sums"
-    )
+    say(f"{total:,} ops sent to {endpoint}: of a step the longest {MOST_OPS:,}, sums of the others")
 
 
 def _write_parquet(profile: Profile, target: str, say: Say) -> None:
