@@ -17,9 +17,11 @@ if TYPE_CHECKING:
     from otel_tf.correlator import Result
     from otel_tf.instrumentation.attach import Handle
     from otel_tf.instrumentation.regions import Region
+    from otel_tf.logs.native import NativeLogs
 
 __all__ = [
     "__version__",
+    "capture_native_logs",
     "correlate",
     "instrument",
     "keras_callback",
@@ -120,6 +122,16 @@ def uninstrument() -> None:
     attach = sys.modules.get("otel_tf.instrumentation.attach")
     if attach is not None:
         attach.uninstrument()
+
+
+def capture_native_logs(**settings: Any) -> NativeLogs | None:
+    """Captures what this process writes to stderr, C++ included; before TensorFlow is imported.
+
+    It still appears there, in order and at once; see `otel_tf.logs.native.capture_native_logs`.
+    """
+    from otel_tf.logs.native import capture_native_logs as capture
+
+    return capture(**settings)
 
 
 def correlate(source: str, **options: Any) -> Result:

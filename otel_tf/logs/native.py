@@ -137,7 +137,7 @@ def capture_native_logs(*, wanted: bool = True, **settings: Any) -> NativeLogs |
             "attributes": attribute_list(_resource(identity)),
         }
         try:
-            capture = _start(unnamed)
+            capture = _start(unnamed, named=identity.run_origin != "made")
         except (OSError, ValueError, subprocess.SubprocessError) as error:
             _logger.warning("stderr is not captured (%s)", error)
             return None
@@ -151,7 +151,7 @@ def stem_of(identity: Identity) -> str:
     return f"{identity.task.replace(':', '-')}.{os.getpid()}"
 
 
-def _start(unnamed: dict[str, Any]) -> NativeLogs:
+def _start(unnamed: dict[str, Any], *, named: bool) -> NativeLogs:
     """Starts the reader, then redirects.
 
     Raises:
@@ -177,7 +177,7 @@ def _start(unnamed: dict[str, Any]) -> NativeLogs:
             subprocess.run(
                 [
                     *(sys.executable, "-I", "-S", str(_READER)),
-                    *(str(theirs.fileno()), json.dumps(unnamed)),
+                    *(str(theirs.fileno()), "named" if named else "unnamed", json.dumps(unnamed)),
                 ],
                 stdin=source,
                 stdout=subprocess.DEVNULL,

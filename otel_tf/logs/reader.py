@@ -25,7 +25,7 @@ __all__ = ["Reader", "main"]
 _READ_BYTES = 1 << 16
 #: How long a record may wait for its continuation lines.
 _IDLE_S = 0.1
-#: What is kept until the run has its name; beyond it the oldest lines are dropped.
+#: What is kept until the run has its name; then it is written under the one that it would have.
 _MOST_UNNAMED = 10_000
 #: A line without an end is cut.
 _LONGEST_LINE = 1 << 16
@@ -37,16 +37,17 @@ class Reader:
 
     Args:
         control: The training process's own side is the other end.
-        unnamed: What a `name` message says, to be used if none comes; None: such lines are not kept.
+        unnamed: What a message that names the run says, to be used as long as none comes.
+        named: Whether that is the run's name already.
     """
 
-    def __init__(self, control: socket.socket, unnamed: dict[str, Any] | None) -> None:
+    def __init__(self, control: socket.socket, unnamed: dict[str, Any], *, named: bool) -> None:
         from otel_tf.logs.heads import Clock
         from otel_tf.logs.joining import Joiner
 
         self._control: socket.socket | None = control
         self._unnamed = unnamed
-        self._named: dict[str, Any] | None = None
+        self._named: dict[str, Any] | None = unnamed if named else None
         self._said = b""
         self._tees = True
         self._clock = Clock(None)
@@ -146,10 +147,9 @@ class Reader:
     def _write(self) -> None:
         from otel_tf.logs.encode import logs_line
 
-        if self._named is None:
-            del self._ready[:-_MOST_UNNAMED]
-            return
-        if not self._ready:
+        if self._named is None and len(self._ready) > _MOST_UNNAMED:
+            self._named = self._unnamed
+        if self._named is None or not self._ready:
             return
         line = logs_line(self._named["attributes"], {"": self._ready})
         self._ready = []
@@ -174,6 +174,11 @@ class Reader:
         for message in messages:
             said = json.loads(message)
             if "folder" in said:
+                if self._file is not None and self._named is not None:
+                    self._write()
+                    if said["folder"] != self._named["folder"] or said["stem"] != self._named["stem"]:
+                        os.close(self._file)
+                        self._file = None
                 self._named = said
                 self._write()
             else:
@@ -184,7 +189,7 @@ class Reader:
                     self._control.send(b"\n")
 
     def _end(self) -> None:
-        if self._named is None and self._unnamed is not None:
+        if self._named is None:
             self._named = self._unnamed
         self._settle()
 
@@ -204,7 +209,7 @@ def main(arguments: list[str]) -> None:
     """Becomes the reader, in a process that is nobody's child.
 
     Args:
-        arguments: The control socket's descriptor, and in JSON what `Reader` takes.
+        arguments: The control socket's descriptor; whether the run is named; in JSON what names it.
     """
     # The program may wait for its children, whoever they are: the parent of this one has ended.
     if os.fork():
@@ -213,7 +218,7 @@ def main(arguments: list[str]) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP):
         signal.signal(number, signal.SIG_IGN)
     control = socket.socket(fileno=int(arguments[0]))
-    reader = Reader(control, json.loads(arguments[1]))
+    reader = Reader(control, json.loads(arguments[2]), named=arguments[1] == "named")
     control.send(b"\n")
     reader.run()
 
