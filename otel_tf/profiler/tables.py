@@ -37,7 +37,8 @@ def _optional(values: Any) -> pa.Array:
 
 
 def _ids(*halves: Int) -> pa.Array:
-    data = np.stack([half.astype(">i8") for half in halves], axis=1).tobytes()
+    # Stacking would bring back the machine's own byte order.
+    data = np.stack(halves, axis=1).astype(">i8").tobytes()
     return pa.FixedSizeBinaryArray.from_buffers(
         pa.binary(8 * len(halves)), len(halves[0]), [None, pa.py_buffer(data)]
     )
