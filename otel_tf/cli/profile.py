@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
         UserError: A profile, the run or a sink cannot be used.
     """
     from otel_tf.profiler import sinks
-    from otel_tf.profiler.profile import profile
+    from otel_tf.profiler.pipeline import profile
     from otel_tf.profiler.run import read_cluster
 
     for spec in args.to:

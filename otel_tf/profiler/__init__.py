@@ -56,7 +56,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from otel_tf.profiler.markers import linkage
-    from otel_tf.profiler.profile import Profile, profile
+    from otel_tf.profiler.pipeline import Profile, profile
 
 __all__ = ["Profile", "linkage", "profile"]
 
@@ -70,5 +70,5 @@ def __getattr__(name: str) -> Any:
     if name in ("profile", "Profile"):
         import importlib
 
-        return getattr(importlib.import_module("otel_tf.profiler.profile"), name)
+        return getattr(importlib.import_module("otel_tf.profiler.pipeline"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

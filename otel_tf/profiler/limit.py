@@ -14,7 +14,7 @@ from otel_tf.profiler.encode import Batch, Layout
 from otel_tf.profiler.spans import Spans
 
 if TYPE_CHECKING:
-    from otel_tf.profiler.profile import Profile
+    from otel_tf.profiler.pipeline import Profile
 
 __all__ = ["MOST_OPS", "longest", "summaries"]
 

@@ -14,7 +14,7 @@ from otel_tf.profiler.limit import MOST_OPS, longest, summaries
 from otel_tf.profiler.spans import batches, joined, op_spans, resource_of
 
 if TYPE_CHECKING:
-    from otel_tf.profiler.profile import Profile
+    from otel_tf.profiler.pipeline import Profile
 
 __all__ = ["KINDS", "OPS_SUFFIX", "check", "encoded", "write", "write_run"]
 

@@ -19,7 +19,7 @@ from otel_tf.profiler.link import is_server
 from otel_tf.profiler.markers import signed
 
 if TYPE_CHECKING:
-    from otel_tf.profiler.profile import Profile
+    from otel_tf.profiler.pipeline import Profile
 
 __all__ = ["Spans", "batches", "joined", "op_ids", "op_spans", "region_ids", "resource_of"]
 

@@ -14,7 +14,7 @@ from otel_tf.profiler.executor import NONE
 from otel_tf.profiler.link import HOW
 
 if TYPE_CHECKING:
-    from otel_tf.profiler.profile import Profile
+    from otel_tf.profiler.pipeline import Profile
 
 __all__ = ["edges", "events", "hosts", "ops", "regions", "staleness", "steps"]
 
