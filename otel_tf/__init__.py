@@ -10,6 +10,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
+from otel_tf._watch import watch, watched
+
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from typing import SupportsIndex
@@ -29,6 +31,8 @@ __all__ = [
     "step",
     "trace",
     "uninstrument",
+    "watch",
+    "watched",
 ]
 
 __version__ = "0.1.0"

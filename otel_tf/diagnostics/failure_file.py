@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ _MOST_BYTES = 64 << 20
 
 
 def append(
-    run_dir: Path, task: str, failure: dict[str, Any], groups: dict[str, Sequence[TensorSummary]]
+    run_dir: Path, task: str, failure: dict[str, Any], groups: Mapping[str, Sequence[TensorSummary]]
 ) -> Path | None:
     """Appends one failure; returns the file, or None where it is full.
 

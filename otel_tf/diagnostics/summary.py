@@ -122,8 +122,11 @@ def of_row(row: Sequence[float], **known: Any) -> TensorSummary:
     """
     time_s, size, nan, inf, *numbers = (float(value) for value in row[: len(ROW)])
     histogram = tuple(int(count) for count in row[len(ROW) :]) or None
+    if size == 1 and not math.isfinite(numbers[0]):
+        # Of a single number the graph leaves it to us to see what it is.
+        nan, inf = float(math.isnan(numbers[0])), float(math.isinf(numbers[0]))
     finite = size - nan - inf > 0
-    least, greatest, mean, norm = numbers if finite else (None,) * 4
+    least, greatest, mean, norm = (*numbers[:3], abs(numbers[3])) if finite else (None,) * 4
     return TensorSummary(
         size=int(size),
         nan=int(nan),

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, SupportsIndex
 
 from otel_tf._guard import Guard
+from otel_tf.diagnostics.summary import TensorSummary
 from otel_tf.instrumentation.checkpoint import CheckpointSeam
 from otel_tf.instrumentation.core import Core
 from otel_tf.instrumentation.data_wait import DataWaitSeam
@@ -28,9 +29,10 @@ from otel_tf.instrumentation.seams import Seam, Seams
 from otel_tf.instrumentation.session.seam import SessionSeam
 from otel_tf.instrumentation.tracing import TracingSeam
 
-__all__ = ["Handle", "attached", "instrument", "recording", "step", "uninstrument"]
+__all__ = ["Handle", "attached", "instrument", "recording", "step", "uninstrument", "watch", "watched"]
 
 _ATTACHING = Guard("looking at the strategy")
+_WATCHING = Guard("otel_tf.watch")
 _lock = threading.Lock()
 #: "handle" while attached.
 _attached: dict[str, Handle] = {}
@@ -223,6 +225,29 @@ def step(number: SupportsIndex | None = None) -> AbstractContextManager[None]:
     """Declares a step; does nothing where `instrument` was not called."""
     handle = _attached.get("handle")
     return contextlib.nullcontext() if handle is None else handle.step(number)
+
+
+def watch(name: str, tensor: Any, *, histogram: bool, keep: int) -> Any:
+    """Watches a tensor; see `otel_tf.watch`."""
+    handle = _attached.get("handle")
+    if handle is not None and handle.core.pipeline.enabled:
+        with _WATCHING:
+            return handle.core.steps.watches.watch(name, tensor, histogram=histogram, keep=keep)
+    return tensor
+
+
+def watched(timeout_s: float) -> dict[str, list[TensorSummary]]:
+    """Returns what is watched; see `otel_tf.watched`."""
+    handle = _attached.get("handle")
+    found: dict[str, list[TensorSummary]] = {}
+    if handle is not None:
+        with _WATCHING:
+            steps = handle.core.steps
+            everything = steps.watches.everywhere(timeout_s)
+            steps.notices.measure(everything)
+            for kept in everything:
+                found.setdefault(kept.name, []).extend(kept.summaries)
+    return found
 
 
 def uninstrument() -> None:

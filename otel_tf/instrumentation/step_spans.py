@@ -11,6 +11,7 @@ from otel_tf.instrumentation.around import Instant, Wait
 from otel_tf.instrumentation.errors import status_only
 from otel_tf.instrumentation.open_step import PartOfStep
 from otel_tf.instrumentation.profiler import link
+from otel_tf.instrumentation.watching.notices import Notices
 from otel_tf.telemetry import Pipeline, Record, SpanError, SpanKind
 
 __all__ = ["StepFacts", "StepSpans"]
@@ -74,6 +75,8 @@ class StepSpans:
         self._threshold_ns = pipeline.settings.data_wait_threshold_ms * 1_000_000
         self._writes_roots = identity.is_chief
         self._followers: list[Follower] = []
+        #: What is noticed of watched tensors while steps are written.
+        self.notices: Notices | None = None
         self._run_id = ""
         self._name(identity.run_id)
         self._worker = {semconv.WORKER: identity.task}
@@ -163,7 +166,10 @@ class StepSpans:
             stream or None,
             facts.rewound_from,
         )
-        records = [Record(self._train_step, trace_id, own_id, root_id, start_ns, end_ns, values, error, ())]
+        events = () if self.notices is None else self.notices.of_step(end_ns)
+        records = [
+            Record(self._train_step, trace_id, own_id, root_id, start_ns, end_ns, values, error, (), events)
+        ]
         root_seq, root_mono_ns, _ = facts.root
         if waits:
             written = self._waits(waits)

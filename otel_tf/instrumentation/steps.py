@@ -22,6 +22,8 @@ from otel_tf.instrumentation.open_step import OpenStep, PartOfStep
 from otel_tf.instrumentation.profiler import link
 from otel_tf.instrumentation.step_spans import StepFacts, StepSpans
 from otel_tf.instrumentation.stream import Stream, plain_variable
+from otel_tf.instrumentation.watching.notices import Notices
+from otel_tf.instrumentation.watching.watches import Watches
 from otel_tf.telemetry import Pipeline, SpanError
 
 __all__ = ["Steps"]
@@ -41,6 +43,8 @@ class Steps:
         around: What the loops around the steps have told us, by thread.
         spans: Makes the spans.
         at: Number of the last step of this process; None before the first.
+        watches: What `otel_tf.watch` keeps.
+        notices: What is noticed of it in this process.
         running: What is in flight, by thread: `stream` and `count` of each are known, of some `number`.
         durations_ns: How long the last steps took; for who wants to know whether they have become slow.
     """
@@ -54,7 +58,9 @@ class Steps:
         self._streams: dict[int | None, Stream] = {}
         self._local = 0
         self._told: weakref.WeakSet[BaseException] = weakref.WeakSet()
-        self._capture = StateCapture(pipeline, identity.task)
+        self.watches = Watches(pipeline)
+        self._capture = StateCapture(pipeline, identity.task, self.watches)
+        self.spans.notices = self.notices = Notices(self.watches, pipeline, identity.task)
         self.at: int | None = None
         self.running: dict[int, Any] = {}
         self.durations_ns: deque[int] = deque(maxlen=_MOST_DURATIONS)

@@ -20,6 +20,9 @@ __all__ = ["Instruments", "instruments"]
 _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 120.0)
 _STEPS = (0.0, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 32.0, 64.0, 128.0, 512.0)
 
+#: By magnitude, either sign.
+_VALUES = (*(-(10.0**n) for n in range(6, -7, -2)), 0.0, *(10.0**n for n in range(-6, 7, 2)))
+
 
 @dataclasses.dataclass(frozen=True)
 class Instruments:
@@ -32,6 +35,7 @@ class Instruments:
         worker_lag: ``tensorflow.worker.lag``, steps.
         collective_wait: ``tensorflow.collective.wait``, s.
         function_tracings: ``tensorflow.function.tracings``.
+        watch_value: ``tensorflow.watch.value``.
     """
 
     step_duration: Histogram
@@ -40,6 +44,7 @@ class Instruments:
     worker_lag: Histogram
     collective_wait: Histogram
     function_tracings: Counter
+    watch_value: Histogram
 
 
 def instruments(pipeline: Pipeline, meter: Meter) -> Instruments:
@@ -76,6 +81,9 @@ def instruments(pipeline: Pipeline, meter: Meter) -> Instruments:
         ),
         function_tracings=meter.create_counter(
             semconv.METRIC_FUNCTION_TRACINGS, "{tracing}", "Tracings of tf.functions."
+        ),
+        watch_value=histogram(
+            semconv.METRIC_WATCH_VALUE, "1", "Means of watched tensors, those that were read.", _VALUES
         ),
     )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,8 @@ from otel_tf.diagnostics.summary import TensorSummary, of_array, of_row, worst_f
 from otel_tf.instrumentation.failure.call import FailedCall, Named
 from otel_tf.instrumentation.failure.rows import summarise, takes
 from otel_tf.instrumentation.failure.tensors import tensors_of
+from otel_tf.instrumentation.watching.notices import event_of
+from otel_tf.instrumentation.watching.watches import Kept, Watches
 from otel_tf.telemetry import Pipeline, SpanError, SpanEvent
 
 __all__ = ["StateCapture"]
@@ -48,9 +50,10 @@ _GONE = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.DeadlineE
 class StateCapture:
     """Adds to the error of a span what the step's tensors held."""
 
-    def __init__(self, pipeline: Pipeline, task: str) -> None:
+    def __init__(self, pipeline: Pipeline, task: str, watches: Watches) -> None:
         self._pipeline = pipeline
         self._task = task
+        self._watches = watches
         self._lock = threading.Lock()
         self._next_ns = 0
 
@@ -73,14 +76,15 @@ class StateCapture:
 
     def _add(self, described: SpanError, call: FailedCall, step: int | None, timeout_s: float) -> SpanError:
         begun_ns, time_ns = time.monotonic_ns(), time.time_ns()
-        look = _Look(call, time.monotonic() + timeout_s)
+        look = _Look(call, self._watches, time.monotonic() + timeout_s)
         thread = threading.Thread(target=look.run, name="otel-tf failure", daemon=True)
         thread.start()
         thread.join(timeout_s)
-        summaries, left_out = look.learned()
+        summaries, left_out, watched = look.learned()
         path = None
-        if summaries:
-            path = self._write(described, step, time_ns, summaries, look.until)
+        if summaries or watched:
+            groups = {"tensors": summaries, "watched": [one for kept in watched for one in kept.summaries]}
+            path = self._write(described, step, time_ns, groups, look.until)
         took_ns = time.monotonic_ns() - begun_ns
         with self._lock:
             self._next_ns = time.monotonic_ns() + _SHARE * took_ns
@@ -89,18 +93,19 @@ class StateCapture:
             **_attributes(summaries, left_out, took_ns),
             **({semconv.FAILURE_FILE: str(path)} if path is not None else {}),
         }
-        events = tuple(
+        events = [event_of(kept) for kept in watched[:_MOST_EVENTS]]
+        events += [
             SpanEvent(semconv.EVENT_TENSOR, 0, one.as_attributes())
-            for one in worst_first(summaries)[:_MOST_EVENTS]
-        )
-        return _replace(described, attributes, events)
+            for one in worst_first(summaries)[: _MOST_EVENTS - len(events)]
+        ]
+        return _replace(described, attributes, tuple(events))
 
     def _write(
         self,
         described: SpanError,
         step: int | None,
         time_ns: int,
-        summaries: list[TensorSummary],
+        groups: Mapping[str, Sequence[TensorSummary]],
         until: float,
     ) -> Path | None:
         pipeline = self._pipeline
@@ -117,7 +122,7 @@ class StateCapture:
             "attributes": dict(described.attributes),
         }
         try:
-            return failure_file.append(pipeline.run_dir, self._task, failure, {"tensors": summaries})
+            return failure_file.append(pipeline.run_dir, self._task, failure, groups)
         except OSError as error:
             _logger.warning(
                 "the tensors of a failed step could not be written to %s: %s", pipeline.run_dir, error
@@ -149,9 +154,11 @@ def _attributes(summaries: list[TensorSummary], left_out: int, took_ns: int) -> 
 class _Look:
     """One look at the tensors of a call: `run` on a thread, `learned` on another, at any time."""
 
-    def __init__(self, call: FailedCall, until: float) -> None:
+    def __init__(self, call: FailedCall, watches: Watches, until: float) -> None:
         self.until = until
         self._call = call
+        self._watches = watches
+        self._watched: list[Kept] = []
         self._lock = threading.Lock()
         self._summaries: list[TensorSummary] = []
         self._tensors: list[Named] = []
@@ -161,6 +168,10 @@ class _Look:
     def run(self) -> None:
         """Looks at one tensor after the other until the time is over."""
         with _CAPTURING:
+            for kept in self._watches.kept(self._call.device):
+                with self._lock:
+                    if not self._closed:
+                        self._watched.append(kept)
             tensors = list(tensors_of(self._call))
             with self._lock:
                 self._tensors = tensors
@@ -173,11 +184,14 @@ class _Look:
                         break
                     self._summaries.append(one)
 
-    def learned(self) -> tuple[list[TensorSummary], int]:
-        """Returns the summaries so far, and how many tensors were not looked at; no more are taken."""
+    def learned(self) -> tuple[list[TensorSummary], int, list[Kept]]:
+        """Returns the summaries so far, how many tensors were not looked at, and what was watched.
+
+        No more are taken.
+        """
         with self._lock:
             self._closed = True
-            return list(self._summaries), len(self._tensors) - len(self._summaries)
+            return list(self._summaries), len(self._tensors) - len(self._summaries), list(self._watched)
 
     def _in_time(self) -> bool:
         return not self._closed and time.monotonic() < self.until

@@ -11,14 +11,22 @@ from otel_tf.diagnostics.summary import BOUNDS
 
 __all__ = ["row_of", "summarise", "takes"]
 
+#: Types that are summed as they are; others are converted first.
+_WIDE = (tf.float32, tf.float64)
+
 
 def takes(dtype: Any) -> bool:
     """Returns whether tensors of a type can be summarised."""
     return bool(dtype.is_floating or dtype.is_integer or dtype.is_bool) and not dtype.is_quantized
 
 
-def row_of(tensor: tf.Tensor, time_s: tf.Tensor, *, histogram: bool, compiled: bool = False) -> tf.Tensor:
-    """Returns a tensor's summary, float64 by `otel_tf.diagnostics.summary.ROW`.
+def row_of(
+    tensor: tf.Tensor, time_s: tf.Tensor, *, histogram: bool, compiled: bool = False
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns a tensor's summary, float64 by `otel_tf.diagnostics.summary.ROW`, and whether all is finite.
+
+    As long as all elements are finite, which the sum of their squares tells, it takes four sums of the
+    tensor as it is. Where they are not, or their squares are too large, it looks closer.
 
     Args:
         tensor: Of a type that `takes` takes.
@@ -26,53 +34,82 @@ def row_of(tensor: tf.Tensor, time_s: tf.Tensor, *, histogram: bool, compiled: b
         histogram: Whether the counts of a histogram follow.
         compiled: Whether XLA compiles it.
     """
-    if not histogram and tensor.shape.rank == 0:
+    dtype = tensor.dtype
+    if tensor.shape.rank == 0 and not histogram:
         return _row_of_scalar(tf.cast(tensor, tf.float64), time_s)
-    values = tf.reshape(tf.cast(tensor, tf.float64), [-1])
-    size = tf.cast(tf.size(values), tf.float64)
+    if dtype not in _WIDE:
+        tensor = tf.cast(tensor, tf.float32 if dtype.is_floating and dtype.size < 4 else tf.float64)
     zero = tf.zeros([], tf.float64)
-    finite = tf.math.is_finite(values)
-    nan = tf.reduce_sum(tf.cast(tf.math.is_nan(values), tf.float64))
-    count = tf.reduce_sum(tf.cast(finite, tf.float64))
-    kept = tf.where(finite, values, zero)
-    some = count > 0
-    row = [
-        time_s,
-        size,
-        nan,
-        size - nan - count,
-        tf.where(some, tf.reduce_min(tf.where(finite, values, tf.float64.max)), zero),
-        tf.where(some, tf.reduce_max(tf.where(finite, values, tf.float64.min)), zero),
-        tf.math.divide_no_nan(tf.reduce_sum(kept), count),
-        tf.sqrt(tf.reduce_sum(kept * kept)),
-    ]
-    stacked = tf.stack(row)
-    if not histogram:
-        return stacked
+    size = tf.cast(tf.size(tensor), tf.float64)
+    values = tensor if tensor.shape.rank == 1 else tf.reshape(tensor, [-1])
+    squares = 2.0 * tf.nn.l2_loss(values)
+
+    def plainly() -> tf.Tensor:
+        sums = [tf.reduce_min(values), tf.reduce_max(values), tf.reduce_sum(values), squares]
+        least, greatest, total, square = tf.unstack(tf.cast(tf.stack(sums), tf.float64))
+        row = tf.stack(
+            [time_s, size, zero, zero, least, greatest, tf.math.divide_no_nan(total, size), tf.sqrt(square)]
+        )
+        return tf.concat([row, _counts(values, compiled)], 0) if histogram else row
+
+    def closely() -> tf.Tensor:
+        wide = tf.cast(values, tf.float64)
+        finite = tf.math.is_finite(wide)
+        nan = tf.reduce_sum(tf.cast(tf.math.is_nan(wide), tf.float64))
+        count = tf.reduce_sum(tf.cast(finite, tf.float64))
+        kept = tf.where(finite, wide, zero)
+        row = tf.stack(
+            [
+                time_s,
+                size,
+                nan,
+                size - nan - count,
+                tf.reduce_min(tf.where(finite, wide, tf.float64.max)),
+                tf.reduce_max(tf.where(finite, wide, tf.float64.min)),
+                tf.math.divide_no_nan(tf.reduce_sum(kept), count),
+                tf.sqrt(tf.reduce_sum(kept * kept)),
+            ]
+        )
+        if not histogram:
+            return row
+        counts = _counts(kept, compiled)
+        # What is not finite was counted as zero.
+        among_zeros = tf.one_hot(len(BOUNDS) // 2, len(BOUNDS) + 1, dtype=tf.float64)
+        return tf.concat([row, counts - (size - count) * among_zeros], 0)
+
+    row = tf.cond(tf.math.is_finite(squares), plainly, closely)
+    return row, row[2] + row[3] <= 0
+
+
+def _row_of_scalar(value: tf.Tensor, time_s: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the same for a single number, with as few ops as there can be: a loss is watched every step.
+
+    Whoever reads it sees from the number itself whether it is NaN or infinite.
+    """
+    return tf.stack([time_s, 1.0, 0.0, 0.0, value, value, value, value]), tf.math.is_finite(value)
+
+
+def _counts(values: tf.Tensor, compiled: bool) -> tf.Tensor:
+    """Returns how many elements lie in each bucket: float64."""
     if compiled:
-        # No gather of counts that XLA would take; it fuses this.
-        at_least = tf.cast(values[:, None] >= tf.constant(BOUNDS, tf.float64), tf.float64)
-        above = tf.reduce_sum(tf.where(finite[:, None], at_least, zero), axis=0)
-        counts = tf.concat([[count], above], 0) - tf.concat([above, [zero]], 0)
-    else:
-        buckets = tf.raw_ops.Bucketize(input=tf.boolean_mask(values, finite), boundaries=list(BOUNDS))
-        counts = tf.cast(tf.math.bincount(buckets, minlength=len(BOUNDS) + 1), tf.float64)
-    return tf.concat([stacked, counts], 0)
-
-
-def _row_of_scalar(value: tf.Tensor, time_s: tf.Tensor) -> tf.Tensor:
-    """Returns the row of a single number with as few ops as there can be: a loss is watched every step."""
-    one = tf.ones([], tf.float64)
-    nan = tf.cast(tf.math.is_nan(value), tf.float64)
-    inf = tf.cast(tf.math.is_inf(value), tf.float64)
-    return tf.stack([time_s, one, nan, inf, value, value, value, tf.abs(value)])
+        # XLA has no Bucketize; it makes one loop of this.
+        at_least = tf.cast(values[:, None] >= tf.constant(BOUNDS, values.dtype), tf.float64)
+        above = tf.reduce_sum(at_least, axis=0)
+        size = tf.cast(tf.size(values), tf.float64)
+        return tf.concat([size[None], above], 0) - tf.concat([above, tf.zeros([1], tf.float64)], 0)
+    buckets = tf.raw_ops.Bucketize(input=values, boundaries=list(BOUNDS))
+    counts = tf.raw_ops.DenseBincount(
+        input=buckets, size=len(BOUNDS) + 1, weights=tf.constant([], tf.float32), binary_output=False
+    )
+    return tf.cast(counts, tf.float64)
 
 
 @functools.cache
 def _summarising(dtype: Any) -> Any:
     @tf.function(autograph=False, input_signature=[tf.TensorSpec(None, dtype)])
     def otel_tf_summarise(tensor: tf.Tensor) -> tf.Tensor:
-        return row_of(tf.reshape(tensor, [-1]), tf.zeros([], tf.float64), histogram=True)
+        row, _ = row_of(tf.reshape(tensor, [-1]), tf.zeros([], tf.float64), histogram=True)
+        return row
 
     return otel_tf_summarise
 

@@ -20,6 +20,7 @@ from otel_tf.instrumentation.parameter_server.remote_task import (
     probing_function,
 )
 from otel_tf.instrumentation.parameter_server.stamps import fetch, ring_name
+from otel_tf.instrumentation.watching.watches import Watches
 from otel_tf.telemetry import Layout, Pipeline, SpanKind, TaskResource
 
 __all__ = ["ClusterTelemetry"]
@@ -40,7 +41,9 @@ class ClusterTelemetry:
         identity: Identity,
         incarnation: str,
         parameter_servers: int,
+        watches: Watches,
     ) -> None:
+        self.watches = watches
         self.pipeline = pipeline
         self.settings = settings
         self.run_id = identity.run_id

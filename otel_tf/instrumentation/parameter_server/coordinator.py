@@ -244,8 +244,14 @@ class CoordinatorSeam(Seam):
                 cluster = worker._cluster
                 if cluster not in self._clusters:
                     self._clusters[cluster] = ClusterTelemetry(
-                        self._pipeline, self._settings, self._identity, self._incarnation, cluster._num_ps
+                        self._pipeline,
+                        self._settings,
+                        self._identity,
+                        self._incarnation,
+                        cluster._num_ps,
+                        self._steps.watches,
                     )
+                self._steps.watches.runs_on(worker.device_name)
                 telemetry = self._workers[worker] = WorkerTelemetry(
                     self._clusters[cluster], worker.worker_index, worker.device_name, worker.executor
                 )

@@ -26,7 +26,8 @@ from otel_tf.instrumentation.parameter_server.closures import Attempt
 from otel_tf.instrumentation.parameter_server.cluster import ClusterTelemetry
 from otel_tf.instrumentation.parameter_server.remote_task import probe_clocks
 from otel_tf.instrumentation.parameter_server.stamps import RING_CAPACITY
-from otel_tf.telemetry import Layout, SpanKind, TaskResource
+from otel_tf.instrumentation.watching.notices import Notices
+from otel_tf.telemetry import Layout, Record, SpanKind, TaskResource
 
 __all__ = ["WorkerTelemetry"]
 
@@ -37,6 +38,13 @@ _STAMP_STEP_NS = 240
 #: No sane clock runs faster than this beside another; more means that stamp and attempt do not belong
 #: together. (NTP slews by 500 ppm at most.)
 _MAX_DRIFT = 1e-3
+
+
+_NOTICING = Guard("looking at watched tensors on a worker")
+
+
+def _as_it_is(record: Record) -> tuple[Record]:
+    return (record,)
 
 
 class WorkerTelemetry:
@@ -51,6 +59,7 @@ class WorkerTelemetry:
         self._index = index
         self._device_name = device_name
         self._executor = executor
+        self._notices = Notices(cluster.watches, cluster.pipeline, self.name, device_name)
         self._pending: deque[Attempt] = deque()
         self._steps = 0
         self._seq = 0
@@ -133,7 +142,10 @@ class WorkerTelemetry:
         try:
             with self._on_worker():
                 self._identify()
-                return self._cluster.fetch_stamps()
+                stamps = self._cluster.fetch_stamps()
+                with _NOTICING:
+                    self._notices.look()
+                return stamps
         except Exception as error:
             _logger.debug("%s did not hand over its stamps: %r", self.name, error)
             self._lose_contact()
@@ -223,7 +235,7 @@ class WorkerTelemetry:
                 )
             layout = self._coordinator_timed[closure.training]
             start_ns, end_ns, seq = attempt.start_ns, attempt.end_ns, None
-        self._cluster.pipeline.record(
+        record = Record(
             layout,
             closure.trace_id,
             attempt.step_span_id,
@@ -243,8 +255,13 @@ class WorkerTelemetry:
                 closure.steps if closure.steps != 1 else None,
                 (closure.stream.index or None) if closure.stream else None,
             ),
-            error=attempt.error,
+            attempt.error,
+            (),
+            () if times is None else self._notices.taken(end_ns),
         )
+        self._cluster.pipeline.record_later(_as_it_is, record)
+        if attempt.error is not None:
+            self._cluster.pipeline.hurry()
         if closure.training:
             self._cluster.pipeline.record_later(
                 self._measure, (end_ns - start_ns, attempt.staleness, attempt.lag)

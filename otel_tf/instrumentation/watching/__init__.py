@@ -1,0 +1,1 @@
+"""`otel_tf.watch`: the last summaries of a tensor, kept where the tensor lives."""
