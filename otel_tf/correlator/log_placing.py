@@ -277,7 +277,7 @@ def _ordered(
     sorted_ = pa.table(columns).take(pa.array(order))
     extra = {
         "order": pa.array(np.arange(len(order), dtype=np.int64)),
-        "corrected_ns": pa.array(corrected[order]),
+        "corrected_ns": pa.array(corrected[order], mask=corrected[order] == 0),
         "error_ns": pa.array(error[order], mask=error[order] == _UNKNOWN),
         "evidence": pa.DictionaryArray.from_arrays(pa.array(evidence[order]), pa.array(_EVIDENCE)),
     }
