@@ -21,7 +21,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         description="Put the spans of all processes of a run into one causal order, with the clocks "
         "corrected and an error bar on every time, and say who waited for whom.",
         epilog="SOURCE is a run directory; a file of OTLP JSON (lines or one document), OTLP protobuf, "
-        "Jaeger JSON or Parquet, also compressed; or jaeger+http://HOST:16686[?run=ID]. "
+        "Jaeger JSON or Parquet, also compressed; these in object storage, s3://BUCKET/PATH (also gs, abfs, "
+        "hdfs); or jaeger+http://HOST:16686[?run=ID]. "
         "Exit codes: 0 done, 1 with --check: violations or quarantined edges, 2 bad usage or input.",
     )
     parser.add_argument("sources", nargs="+", metavar="SOURCE")

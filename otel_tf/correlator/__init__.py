@@ -26,7 +26,8 @@ def correlate(
 
     Args:
         source: A run directory, a file (OTLP JSON or protobuf, Jaeger JSON, Parquet) or
-            ``jaeger+http://host:port[?run=ID]``; or several of them.
+            ``jaeger+http://host:port[?run=ID]``; also in object storage, ``s3://bucket/path``; or several
+            of them.
         run: The run to take; default: the one that ended last.
         steps: First and last global step to take, both included; either may be None.
         engine: ``duckdb`` in this process, or ``spark`` for what outgrows one machine; same answer.
@@ -45,7 +46,7 @@ def correlate(
 
     started = time.perf_counter()
     specs = [source] if isinstance(source, str) else list(source)
-    ingested = sources.read(specs, run=run, steps=steps, say=say)
+    ingested = sources.read(specs, run=run, steps=steps, engine=engine, say=say)
     read = time.perf_counter()
     say(f"{ingested.spans.num_rows:,} spans read in {read - started:.1f} s")
     correlated = correlate_tables(ingested, reference=reference, engine=engine)

@@ -15,7 +15,7 @@ from otel_tf.errors import UserError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["SparkEngine"]
+__all__ = ["SparkEngine", "active_session"]
 
 
 class SparkEngine:
@@ -33,7 +33,7 @@ class SparkEngine:
     """
 
     def __init__(self, session: SparkSession | None = None) -> None:
-        self._session = session or _session()
+        self._session = session or active_session()
 
     def query(self, name: str, /, **tables: Any) -> dict[str, npt.NDArray[Any]]:
         """Returns the columns of ``sql/<name>.sql`` over the given tables, rows in any order."""
@@ -47,7 +47,12 @@ class SparkEngine:
         return {column: np.asarray(found[column].to_numpy()) for column in found.column_names}
 
 
-def _session() -> SparkSession:
+def active_session() -> SparkSession:
+    """Returns the active session, else a new one.
+
+    Raises:
+        UserError: PySpark or Java is not there, or Spark does not start.
+    """
     try:
         from pyspark import SparkConf
         from pyspark.errors import PySparkException
@@ -62,6 +67,9 @@ def _session() -> SparkSession:
             "--engine spark needs Java 17 or newer: none is on the PATH, and JAVA_HOME is not set"
         )
     builder = SparkSession.builder.appName("otel-tf correlate")
+    if not SparkConf().contains("spark.driver.maxResultSize"):
+        # Columns of all spans go to the driver; what limits them is its memory.
+        builder = builder.config("spark.driver.maxResultSize", "0")
     try:
         if not os.environ.get("SPARK_REMOTE") and not SparkConf().contains("spark.master"):
             # Nobody else has to reach a Spark inside this process.

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from otel_tf.correlator.sources import select
+from otel_tf.correlator.sources import object_storage, select
 from otel_tf.correlator.sources.chunks import Piece
 from otel_tf.correlator.sources.files import find
 from otel_tf.correlator.sources.lives import apart
@@ -30,15 +30,18 @@ def read(
     *,
     run: str | None = None,
     steps: tuple[int | None, int | None] | None = None,
+    engine: str = "duckdb",
     say: Callable[[str], None] = lambda _: None,
 ) -> Ingested:
     """Returns the spans, links and clock snapshots of one run.
 
     Args:
         specs: Run directories, files (OTLP JSON or protobuf, Jaeger JSON, Parquet; gzip and zstd are
-            undone), or ``jaeger+http://host:port[?run=ID]``. What they share is taken once.
+            undone), the same in object storage (``s3://bucket/path``, `object_storage`), or
+            ``jaeger+http://host:port[?run=ID]``. What they share is taken once.
         run: The run to take; default: the one that ended last.
         steps: First and last global step to take, either may be None.
+        engine: ``spark``: what is in object storage is read by Spark's executors.
         say: Told what is going on, one line at a time.
 
     Raises:
@@ -54,12 +57,13 @@ def read(
             chunks, run_in_spec = read_jaeger(spec, skipped, number, run=run, say=say)
             pieces += [Piece(chunk) for chunk in chunks]
             run = run or run_in_spec
+        elif object_storage.is_address(spec):
+            pieces += _told(_in_storage(spec, number, skipped, engine, say), spec, say)
         elif "://" in spec:
-            raise UserError(f"{spec}: the only addresses known here are jaeger+http://… and jaeger+https://…")
+            known = ", ".join(f"{scheme}://" for scheme in object_storage.SCHEMES)
+            raise UserError(f"{spec}: addresses known here are jaeger+http://…, jaeger+https://…, {known}")
         else:
-            files = find(Path(spec))
-            size = sum(file.stat().st_size for file, _ in files)
-            pieces += _told(read_parts(parts_of(files, number, skipped), size, skipped), spec, say)
+            pieces += _told(_in_files(Path(spec), number, skipped), spec, say)
         if not sum(piece.chunk.spans.num_rows for piece in pieces[before:]):
             raise UserError(f"{spec}: no usable spans{_why(skipped)}")
     chunk = select.together([piece.chunk for piece in pieces])
@@ -73,6 +77,24 @@ def read(
     chunk = select.once(chunk, skipped)
     clocks = _clocks(pieces, chunk.spans)
     return Ingested(chunk.spans, chunk.links, clocks, skipped.counts, skipped.first, lost)
+
+
+def _in_files(path: Path, number: int, skipped: Skipped) -> Iterator[Piece]:
+    files = find(path)
+    size = sum(file.stat().st_size for file, _ in files)
+    return read_parts(parts_of(files, number, skipped), size, skipped)
+
+
+def _in_storage(
+    spec: str, number: int, skipped: Skipped, engine: str, say: Callable[[str], None]
+) -> Iterator[Piece]:
+    if engine == "spark":
+        from otel_tf.correlator.engines.spark import active_session
+
+        yield from object_storage.read_by_spark(active_session(), spec, number, skipped)
+        return
+    with object_storage.local_copy(spec, say) as folder:
+        yield from _in_files(folder, number, skipped)
 
 
 def _is_jaeger(spec: str) -> bool:

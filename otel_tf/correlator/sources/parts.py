@@ -39,18 +39,21 @@ class Part(Protocol):
         """Returns what is in it; counts in ``skipped`` what is unusable."""
 
 
-def parts_of(paths: Iterable[tuple[Path, Format]], source: int, skipped: Skipped) -> Iterator[Part]:
+def parts_of(
+    paths: Iterable[tuple[Path, Format]], source: int, skipped: Skipped, first: int = 0
+) -> Iterator[Part]:
     """Yields the parts of some files.
 
     Args:
         paths: The files, and what is in them.
         source: Number of the source in the input, for the order of messages.
         skipped: Where it is counted that a file was cut off.
+        first: Number of the first file in the source.
 
     Raises:
         UserError: A file cannot be read.
     """
-    for number, (file, form) in enumerate(paths):
+    for number, (file, form) in enumerate(paths, first):
         place = source * 1_000_000 + number
         try:
             yield from _parts_of_file(file, form, place, skipped)

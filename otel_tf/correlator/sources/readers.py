@@ -31,7 +31,7 @@ from otel_tf.correlator.sources.parts import Part
 from otel_tf.correlator.sources.skipped import Skipped
 from otel_tf.errors import OtelTfError, UserError
 
-__all__ = ["read_parts", "serve"]
+__all__ = ["answers", "read_parts", "serve"]
 
 #: Less than that is read before a process has started.
 _WORTH_IT_BYTES = 100 << 20
@@ -200,13 +200,14 @@ def serve() -> None:
     try:
         _send(sink, b"hello")
         while True:
-            for answer in _answers(pickle.loads(_receive(source))):
+            for answer in answers(pickle.loads(_receive(source))):
                 _send(sink, answer)
     except (EOFError, BrokenPipeError):
         os._exit(0)
 
 
-def _answers(part: Part) -> list[Any]:
+def answers(part: Part) -> list[Any]:
+    """Returns what is in a part as bytes: a JSON header, then spans and links as Arrow streams, if any."""
     skipped = Skipped()
     try:
         piece = part.read(skipped)

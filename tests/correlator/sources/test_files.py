@@ -113,5 +113,5 @@ def test_what_is_no_source_at_all(tmp_path):
 
 
 def test_an_unknown_kind_of_address():
-    with pytest.raises(UserError, match=r"tempo\+http://x:1: the only addresses known here are jaeger\+http"):
+    with pytest.raises(UserError, match=r"tempo\+http://x:1: addresses known here are jaeger\+http"):
         sources.read(["tempo+http://x:1"])
