@@ -185,7 +185,7 @@ class GrpcSender:
 
     def send(self, payload: bytes, timeout_s: float | None) -> Outcome:
         """Makes one call."""
-        import grpc  # type: ignore[import-untyped]
+        import grpc
 
         try:
             answer = self._call(

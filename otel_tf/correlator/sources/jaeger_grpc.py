@@ -63,8 +63,8 @@ class GrpcApi:
     most = 1_000_000
 
     def __init__(self, target: str, *, secure: bool, skipped: Skipped, source: int) -> None:
-        import grpc  # type: ignore[import-untyped]
-        from grpc.experimental import ChannelOptions  # type: ignore[import-untyped]
+        import grpc
+        from grpc.experimental import ChannelOptions
 
         self.name = target
         options = [
