@@ -285,9 +285,17 @@ class _Host:
         partner = np.where(keyed, partner, -1)
         kernel = np.full(len(waiting.row), -1, np.int64)
         kernel[partner[partner >= 0]] = at_once.row[partner >= 0]
-        inside = enclosing(self.events, self._named(_START), at_once.row)
-        same = (inside >= 0) & (self._word_stat("name")[inside] == at_once.name)
-        return at_once.take((partner < 0) & ~same), kernel
+        # Its name may be around its start as well, or within it: one op still.
+        starts = self._named(_START)
+        inside = enclosing(self.events, starts, at_once.row)
+        again = (inside >= 0) & (self._word_stat("name")[inside] == at_once.name)
+        place = np.full(len(self.space) + 1, -1, np.int64)
+        place[at_once.row] = np.arange(len(at_once.row))
+        around = place[enclosing(self.events, place[:-1] >= 0, waiting.row)]
+        named = (around >= 0) & starts[waiting.row]
+        named[named] = at_once.name[around[named]] == waiting.name[named]
+        again[around[named]] = True
+        return at_once.take((partner < 0) & ~again), kernel
 
     def ops(self) -> tuple[_Ops, Int]:
         """Returns all ops, and the event row that has the stats of each."""
