@@ -16,7 +16,7 @@ from otel_tf.correlator import stragglers, waits
 from otel_tf.correlator.adjust import Adjusted
 from otel_tf.correlator.columns import ROLE_TRAIN_STEP, Columns, Int, codes, integers
 from otel_tf.correlator.edges import Barriers, Events
-from otel_tf.correlator.staleness import applied_between, asynchronous
+from otel_tf.correlator.staleness import applied_between, asynchronous, told_by_ops
 
 __all__ = ["Answers", "answer"]
 
@@ -110,7 +110,13 @@ def _staleness(
     given, names = codes(spans["staleness_source"])
     if semconv.SOURCE_PROFILE in names:
         told = integers(spans["staleness"])[steps]
-        exact = (given[steps] == names.index(semconv.SOURCE_PROFILE)) & (told >= 0)
+        profiled = given == names.index(semconv.SOURCE_PROFILE)
+        told = np.where(profiled[steps], told, -1)
+        # A profile tells it of each gradient; a step is as stale as the stalest of its own.
+        ops = np.flatnonzero(profiled & (columns.role != ROLE_TRAIN_STEP))
+        of_ops = integers(spans["staleness"])[ops]
+        told = np.maximum(told, told_by_ops(columns.trace_hi, columns.trace_lo, steps, ops, of_ops))
+        exact = told >= 0
         stale[exact], source[exact] = told[exact], 0
     return steps, stale, source
 

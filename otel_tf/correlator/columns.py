@@ -17,6 +17,7 @@ from otel_tf import semconv
 
 __all__ = [
     "ROLE_COLLECTIVE",
+    "ROLE_EXECUTE",
     "ROLE_RECV",
     "ROLE_RUN",
     "ROLE_STEP",
@@ -33,15 +34,16 @@ Int = npt.NDArray[np.int64]
 Int32 = npt.NDArray[np.int32]
 
 #: What a span's name means to the correlator; 0 for every other name.
-ROLE_STEP, ROLE_TRAIN_STEP, ROLE_COLLECTIVE, ROLE_RECV, ROLE_RUN = 1, 2, 3, 4, 5
+ROLE_STEP, ROLE_TRAIN_STEP, ROLE_COLLECTIVE, ROLE_RECV, ROLE_EXECUTE, ROLE_RUN = 1, 2, 3, 4, 5, 6
 _ROLES = {
     semconv.SPAN_STEP: ROLE_STEP,
     semconv.SPAN_TRAIN_STEP: ROLE_TRAIN_STEP,
     semconv.SPAN_COLLECTIVE: ROLE_COLLECTIVE,
     "_Recv": ROLE_RECV,
     "_HostRecv": ROLE_RECV,
-    semconv.SPAN_EXECUTE: ROLE_RUN,
+    semconv.SPAN_EXECUTE: ROLE_EXECUTE,
     semconv.SPAN_FUNCTION_RUN: ROLE_RUN,
+    semconv.SPAN_REGION: ROLE_RUN,
 }
 
 

@@ -8,7 +8,7 @@ import numpy.typing as npt
 from otel_tf.correlator.columns import Int
 from otel_tf.correlator.edges import Events
 
-__all__ = ["applied_between", "asynchronous"]
+__all__ = ["applied_between", "asynchronous", "told_by_ops"]
 
 
 def asynchronous(
@@ -52,3 +52,22 @@ def applied_between(read: Events, applied: Events, counts: npt.NDArray[np.bool_]
     total = np.cumsum(upto, dtype=np.int32)
     between: Int = (total[applied] - upto[applied] - total[read]).astype(np.int64)
     return between
+
+
+def told_by_ops(trace_hi: Int, trace_lo: Int, steps: Int, ops: Int, staleness: Int) -> Int:
+    """Returns, per step, the largest staleness of the gradients of its trace, -1 where none is told (S,).
+
+    Args:
+        trace_hi: High half of all spans' trace ids.
+        trace_lo: Low half.
+        steps: Rows of asynchronous steps, each of which has a trace of its own (S,).
+        ops: Rows of ops that apply gradients.
+        staleness: Of each of ``ops``.
+    """
+    rows = np.concatenate([steps, ops])
+    traces = np.stack([trace_hi[rows], trace_lo[rows]], axis=1)
+    number = np.unique(traces, axis=0, return_inverse=True)[1].reshape(-1)
+    largest = np.full(int(number.max(initial=-1)) + 1, -1, np.int64)
+    np.maximum.at(largest, number[len(steps) :], staleness)
+    found: Int = largest[number[: len(steps)]]
+    return found

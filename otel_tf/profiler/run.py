@@ -96,7 +96,7 @@ def read_run(sources: Sequence[str], say: Callable[[str], None] = lambda _: None
         for path in sorted(folder.rglob(f"*{CLUSTER_SUFFIX}")):
             cluster |= read_cluster(path)
         for path in sorted(folder.rglob(f"*{GRAPH_SUFFIX}")):
-            for entry in _lines(path):
+            for entry in _objects(path.read_text(errors="replace")):
                 variables.setdefault(str(entry.get("function")), {}).update(entry.get("variables") or {})
     return Run(
         run_id=next((run for run in spans["run"].to_pylist() if run), "") if spans.num_rows else "",
@@ -113,16 +113,24 @@ def read_cluster(path: Path) -> dict[str, str]:
     """Returns the task of each address.
 
     Args:
-        path: JSON: ``{"localhost:1": "worker:0"}``, a ClusterSpec ``{"worker": ["localhost:1"]}``, or one in
-            ``{"cluster": …}``, as in ``TF_CONFIG``.
+        path: JSON, or lines of it: ``{"localhost:1": "worker:0"}``, a ClusterSpec ``{"worker":
+            ["localhost:1"]}``, or one in ``{"cluster": …}``, as in ``TF_CONFIG``.
 
     Raises:
         UserError: It cannot be read or is none of these.
     """
     try:
-        spec = json.loads(path.read_text())
+        text = path.read_text()
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
+    try:
+        spec = json.loads(text)
+    except ValueError as error:
+        # What a run notes is a line each time; the last one holds.
+        lines = _objects(text)
+        if not lines:
+            raise UserError(f"{path}: {error}") from None
+        spec = lines[-1]
     spec = spec.get("cluster", spec) if isinstance(spec, dict) else spec
     found: dict[str, str] = {}
     for key, value in spec.items() if isinstance(spec, dict) else ():
@@ -139,10 +147,10 @@ def read_cluster(path: Path) -> dict[str, str]:
     return found
 
 
-def _lines(path: Path) -> list[dict[str, Any]]:
-    """Returns the objects of a file of JSON lines; a last line that was cut off is left out."""
+def _objects(text: str) -> list[dict[str, Any]]:
+    """Returns the objects of JSON lines; a last line that was cut off is left out."""
     entries = []
-    for line in path.read_text(errors="replace").splitlines():
+    for line in text.splitlines():
         try:
             entry = json.loads(line)
         except ValueError:

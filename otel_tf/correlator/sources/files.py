@@ -17,6 +17,8 @@ __all__ = ["Format", "damage_of", "decompress", "find", "format_of", "is_compres
 _HEAD_BYTES = 1 << 16
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _BOM = b"\xef\xbb\xbf"
+#: What a run notes beside its spans, for profiles.
+_NOTES = (".cluster.json", ".graph.json")
 _TRACES_LINE = re.compile(rb'^\{\s*"(resourceSpans|result|data)"\s*:', re.MULTILINE)
 #: Tags that may stand first in a ``ResourceSpans`` (resource, scope_spans, schema_url) and in those.
 _SCHEMA_URL = b"\x1a"
@@ -51,7 +53,9 @@ def find(path: Path) -> list[tuple[Path, Format]]:
         found = [
             (file, format_of(file))
             for file in sorted(path.rglob("*"))
-            if file.is_file() and not any(part.startswith(".") for part in file.relative_to(path).parts)
+            if file.is_file()
+            and not file.name.endswith(_NOTES)
+            and not any(part.startswith(".") for part in file.relative_to(path).parts)
         ]
     except OSError as error:
         raise UserError(f"{path}: {error.strerror or error}") from None
