@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from otel_tf.instrumentation.failure.call import FailedCall
     from otel_tf.instrumentation.open_step import OpenStep
+    from otel_tf.instrumentation.parameter_server.closures import Attempt
 
 __all__ = ["Around", "Instant", "Wait"]
 
@@ -38,6 +39,7 @@ class Around(threading.local):
         waiting: Whether an iterator is asked for an element.
         checkpointing: Whether variables are being saved or restored.
         told: ``id`` of the exception whose event is on a span already.
+        attempt: The run of a closure that this thread is in, or that has failed in it last.
         failed: What is known of the call that raised the exception that is on its way.
     """
 
@@ -52,4 +54,5 @@ class Around(threading.local):
     waiting: bool = False
     checkpointing: bool = False
     told: int = 0
+    attempt: Attempt | None = None
     failed: FailedCall | None = None

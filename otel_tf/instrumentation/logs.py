@@ -73,9 +73,12 @@ def step_now(steps: Steps, pipeline: Pipeline) -> StepNow:
     """Returns the step that the calling thread is in, else the only one that is in flight in this process.
 
     Its ids are those that its `train_step` will have. Between two steps it is the number of the last one,
-    without ids; of a step whose number only its counter can tell, nothing.
+    without ids; of a step whose number only its counter can tell, nothing. A thread that runs closures on a
+    worker is in that `dispatch`, and still when it says why that has failed.
     """
-    running = steps.running
+    running, attempt = steps.running, steps.around.attempt
+    if attempt is not None:
+        return StepNow(attempt.global_step, lambda: (attempt.closure.trace_id, attempt.dispatch_span_id))
     current: Any = steps.around.open or running.get(threading.get_ident())
     if current is None:
         if len(running) != 1:

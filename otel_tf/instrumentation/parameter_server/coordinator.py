@@ -209,7 +209,7 @@ class CoordinatorSeam(Seam):
                 telemetry.before_attempt()
                 attempt = self._closures.started(record, telemetry.name)
             # What the worker runs is no step of this process's own.
-            self._around.busy = True
+            self._around.busy, self._around.attempt = True, attempt
             mark = link.begin_step() if link.enabled() else None
             try:
                 result = wrapped(*args, **kwargs)
@@ -226,6 +226,7 @@ class CoordinatorSeam(Seam):
                 raise
             finally:
                 self._around.busy = False
+            self._around.attempt = None
             with _RECORDING:
                 if attempt is not None:
                     self._closures.succeeded(attempt)
