@@ -53,12 +53,17 @@ class Adjusted:
 def busiest_domain(columns: Columns, edges: Edges, met: Barriers) -> int:
     """Returns the domain with the most edges to other domains, of equals the first by name."""
     domain = columns.timeline_domain[columns.timeline]
-    real = edges.src < 2 * columns.count
-    left, right = domain[edges.src[real] >> 1], domain[edges.dst[real] >> 1]
-    other = left != right
-    count = np.bincount(left[other], minlength=len(columns.domains))
-    count = count + np.bincount(right[other], minlength=len(columns.domains))
-    count = count + np.bincount(domain[met.row], minlength=len(columns.domains))
+
+    def ends(piece: slice) -> Int:
+        src, dst = edges.src[piece], edges.dst[piece]
+        real = src < 2 * columns.count
+        left, right = domain[src[real] >> 1], domain[dst[real] >> 1]
+        other = left != right
+        both = np.concatenate([left[other], right[other]])
+        return np.bincount(both, minlength=len(columns.domains))
+
+    count = np.bincount(domain[met.row], minlength=len(columns.domains))
+    count = count + sum(pieces.each(len(edges), ends))
     if not count.any():
         count = np.bincount(domain, minlength=len(columns.domains))
     return int(np.argmax(count)) if len(count) else 0

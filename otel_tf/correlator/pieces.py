@@ -9,13 +9,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from otel_tf.correlator.columns import Int
 
-__all__ = ["cores", "each", "flatnonzero", "mapped"]
+__all__ = ["cores", "each", "flatnonzero", "mapped", "widened"]
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -46,7 +47,18 @@ def mapped(work: Callable[[S], T], items: Sequence[S]) -> list[T]:
         return list(pool.map(work, items))
 
 
-def flatnonzero(count: int, marked: Callable[[slice], np.ndarray[tuple[int], np.dtype[np.bool_]]]) -> Int:
+def widened(values: npt.NDArray[np.signedinteger[Any]]) -> Int:
+    """Returns integers as int64."""
+    wide = np.empty(len(values), dtype=np.int64)
+
+    def fill(piece: slice) -> None:
+        wide[piece] = values[piece]
+
+    each(len(wide), fill)
+    return wide
+
+
+def flatnonzero(count: int, marked: Callable[[slice], npt.NDArray[np.bool_]]) -> Int:
     """Returns the rows that ``marked`` marks, ascending."""
     found = each(count, lambda piece: np.flatnonzero(marked(piece)) + piece.start)
     return np.concatenate(found) if found else np.zeros(0, np.int64)

@@ -223,8 +223,10 @@ def _distinct_texts(index: npt.NDArray[np.int32], names: tuple[str, ...]) -> pa.
 
 
 def _edges(edges: Edges) -> pa.Table:
+    # Widened here: Arrow would do it one number at a time.
+    columns = [pieces.widened(values) for values in (edges.src, edges.dst, edges.min_ns)]
     kind = pa.DictionaryArray.from_arrays(pa.array(edges.kind.astype(np.int32)), pa.array(KINDS))
-    return pa.table([edges.src, edges.dst, edges.min_ns, kind], schema=EDGES)
+    return pa.table([*columns, kind], schema=EDGES)
 
 
 def _quarantined(aside: Quarantine) -> pa.Table:

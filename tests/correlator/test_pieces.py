@@ -27,3 +27,10 @@ def test_what_goes_wrong_in_a_piece_is_raised(monkeypatch):
     monkeypatch.setattr(pieces, "_PIECE", 8)
     with pytest.raises(ZeroDivisionError):
         pieces.each(64, lambda piece: 1 // (piece.start - 32))
+
+
+def test_widened(monkeypatch):
+    monkeypatch.setattr(pieces, "_PIECE", 8)
+    wide = pieces.widened(np.arange(-9, 21, dtype=np.int8))
+    assert wide.dtype == np.int64
+    assert wide.tolist() == list(range(-9, 21))
