@@ -19,6 +19,12 @@ def explain(root: RootError) -> str | None:
             f"{root.worker} stopped answering: it crashed, was killed or hangs. The failure here only "
             f"follows; the cause is in the last lines of {root.worker}'s own log, or with whoever ended it."
         )
+    if root.returned is not None:
+        return (
+            f"The op itself returned {root.returned}. TensorFlow replaces this code, for it takes it for a "
+            "broken connection and would try again; a code of its own (INTERNAL, FAILED_PRECONDITION, …) "
+            "says more."
+        )
     return None
 
 

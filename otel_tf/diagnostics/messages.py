@@ -56,6 +56,7 @@ _EVERYWHERE = re.compile(
 )
 _TRACED_FRAME = re.compile(r"^\s+\+ (?P<file>\S.*) \(L(?P<line>\d+)\) (?P<function>\S+)\s*$")
 _UNSUPPORTED = re.compile(r"(?P<op>\w+) \(No registered '(?P=op)' OpKernel for (?P<device>\S+) devices")
+_REPLACED = re.compile(r"originally returned (?P<name>\w+)Error, and was replaced by")
 _REPLICA = re.compile(r"(?:^|/)replica_(\d+)/")
 _DERIVED = re.compile(r"\[_Derived_\]|\b_Derived_\b")
 _NO_STACKS = "<stack traces unavailable>"
@@ -93,6 +94,7 @@ class RootError:
         replica: Which replica of its process, from the node's name; 0 is not named in a graph.
         derived: Whether it only follows from another failure.
         stack: Where the node was defined, outermost first.
+        returned: The code that the op had returned, where TensorFlow replaced it by another.
     """
 
     text: str
@@ -107,6 +109,7 @@ class RootError:
     replica: int | None = None
     derived: bool = False
     stack: tuple[Frame, ...] = ()
+    returned: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -214,10 +217,12 @@ def _root(text: str, stacks: dict[str, tuple[Frame, ...]], op: str | None) -> Ro
         on = _DEVICE_TASK.match(root.device)
         worker = None if on is None or on["job"] in _OUR_MACHINE else f"{on['job']}:{on['task']}"
     replica = _REPLICA.search(root.node or "")
+    replaced = _REPLACED.search(text)
     return dataclasses.replace(
         root,
         worker=worker or root.worker,
         derived=derived or root.derived,
+        returned=None if replaced is None else re.sub(r"(?<=.)(?=[A-Z])", "_", replaced["name"]).upper(),
         replica=None if replica is None else int(replica[1]),
         stack=root.stack or stacks.get(node or "") or next(iter(stacks.values()), ()),
     )

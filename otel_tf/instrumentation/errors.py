@@ -35,7 +35,9 @@ def describe_error(error: BaseException, graph: Any = None) -> SpanError:
         message = error.message
         # Where TensorFlow itself raises from Python, something else may stand there.
         given = error.experimental_payloads
-        payloads = given if isinstance(given, Mapping) else {}
+        payloads = (
+            {_text(name): content for name, content in given.items()} if isinstance(given, Mapping) else {}
+        )
         parsed = with_ops(parse(message, payloads), error, graph)
         attributes = {**of_error(parsed), **of_payloads(payloads)}
         events = tuple(SpanEvent(semconv.EVENT_ROOT_ERROR, 0, each) for each in of_roots(parsed))
@@ -50,6 +52,10 @@ def describe_error(error: BaseException, graph: Any = None) -> SpanError:
         attributes=attributes,
         events=events,
     )
+
+
+def _text(name: str | bytes) -> str:
+    return name.decode(errors="replace") if isinstance(name, bytes) else name
 
 
 def status_only(error: SpanError) -> SpanError:
