@@ -101,22 +101,18 @@ class FunctionCallSeam(Seam):
             if thread:
                 running.pop(thread, None)
         end_ns = time.monotonic_ns()
-        with _RECORDING:
+        # The guard itself only where it is needed: it costs as much as what it guards.
+        try:
             opened = around.open
             if opened is not None:
                 opened.ran(begun, end_ns, known.name, known.stream)
             else:
-                steps = self._steps.finish(
-                    outer,
-                    begun,
-                    end_ns,
-                    stream=known.stream,
-                    function=known.name,
-                    count=known.count,
-                    mark=mark,
-                )
+                steps = self._steps.ran(outer, begun, end_ns, known.stream, known.name, known.count, mark)
                 if known.count is None:
                     known.count = max(steps, 1)
+        except Exception:
+            with _RECORDING:
+                raise
         return result
 
     def _failed(
