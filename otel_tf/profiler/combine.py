@@ -162,7 +162,7 @@ def _host(space: Space, markers: Markers, cluster: Mapping[str, str]) -> Host:
         base_ns=space.base_ns,
         end_ns=space.base_ns + int(space.end_ps.max(initial=0)) // 1000,
         absolute=space.absolute,
-        events=len(space),
+        events=space.events,
         lacking=space.lacking,
         dropped=space.dropped,
         markers=markers,

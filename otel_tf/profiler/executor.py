@@ -20,7 +20,7 @@ from otel_tf.profiler._metadata import Numbers
 from otel_tf.profiler.nesting import Intervals, enclosing, roots
 from otel_tf.profiler.xspace import Space
 
-__all__ = ["NONE", "HostOps", "read_ops"]
+__all__ = ["EXECUTOR_STATS", "NONE", "HostOps", "read_ops"]
 
 Int = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -38,6 +38,12 @@ _PARTITION = "_partitioned_"
 _HOST = "/host:CPU"
 #: Lines of a device's plane with what ran on it, the first that there are; others repeat them.
 _DEVICE_LINES = ("Stream", "XLA Ops", "TensorFlow Ops")
+#: The stats that runs and ops, and the program's marks, are read from.
+EXECUTOR_STATS = (
+    *("step_num", "otel_trace", "otel_span", "otel_dispatch", "otel_worker", "id", "step_id", "_p", "_c"),
+    *("group_id", "correlation_id", "run_id", "context_id", "instance_key", "group_key", "from", "to", "key"),
+    *("kernel_type", "name", "eager_op", "is_func", "annotation", "tf_op", "hlo_op"),
+)
 _OP_STATS = ("group_id", "correlation_id", "run_id", "context_id", "group_key", "instance_key")
 
 

@@ -14,6 +14,7 @@ from otel_tf.errors import UserError
 from otel_tf.profiler import tables, xspace
 from otel_tf.profiler.combine import Whole, combine
 from otel_tf.profiler.edges import KINDS, Edges, edges_of
+from otel_tf.profiler.executor import EXECUTOR_STATS
 from otel_tf.profiler.link import HOW, Links, is_server, link
 from otel_tf.profiler.regions import Regions, regions_of
 from otel_tf.profiler.run import Run, read_run
@@ -25,6 +26,14 @@ if TYPE_CHECKING:
 __all__ = ["Profile", "profile"]
 
 Int = npt.NDArray[np.int64]
+
+#: What makes up half of a profile and says nothing of ops.
+_NO_OPS = frozenset(
+    {
+        *("ThreadpoolListener::Record", "ThreadpoolListener::StartRegion", "ThreadpoolListener::StopRegion"),
+        *("MemoryAllocation", "MemoryDeallocation", "ExecutorPropagateOutputs"),
+    }
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -186,7 +195,7 @@ class _Reader:
         errors: list[str] = []
         for file in files:
             try:
-                space = xspace.read_file(file)
+                space = xspace.read_file(file, without=_NO_OPS, stats=EXECUTOR_STATS)
             except UserError as error:
                 errors.append(str(error))
                 self._count("unreadable_files", 1, str(error))

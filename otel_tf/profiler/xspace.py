@@ -11,6 +11,7 @@ import dataclasses
 import mmap
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -86,6 +87,7 @@ class Space:
         start_ps, duration_ps: Of each event (N,).
         stats: By name, those of `STATS` that occur.
         texts: Values of stats that are texts.
+        events: How many events there are in the file, those left out included.
         lacking: Bytes of the file that could not be read.
         dropped: Events that were read but have no name or no possible time.
     """
@@ -103,6 +105,7 @@ class Space:
     duration_ps: Int
     stats: dict[str, Stat]
     texts: tuple[str, ...]
+    events: int
     lacking: int
     dropped: int
 
@@ -144,8 +147,13 @@ def find(path: Path) -> list[Path]:
     return found
 
 
-def read_file(path: Path) -> Space:
+def read_file(path: Path, *, without: frozenset[str] = frozenset(), stats: tuple[str, ...] = STATS) -> Space:
     """Returns the events of an XSpace file; of one that is damaged, those that are whole.
+
+    Args:
+        path: The file.
+        without: Names of events to leave out; they count in ``events`` alone.
+        stats: Those of `STATS` to keep.
 
     Raises:
         UserError: It cannot be read, is empty, or nothing in it is an event.
@@ -158,7 +166,7 @@ def read_file(path: Path) -> Space:
                     "profile fewer steps"
                 )
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped, memoryview(mapped) as data:
-                return _Reader(path, data).read()
+                return _Reader(path, data, without, stats).read()
     except OSError as error:
         raise UserError(f"{path}: {error.strerror or error}") from None
 
@@ -166,17 +174,22 @@ def read_file(path: Path) -> Space:
 class _Reader:
     """Reads one file."""
 
-    def __init__(self, path: Path, data: memoryview) -> None:
+    def __init__(
+        self, path: Path, data: memoryview, without: frozenset[str], kept_stats: tuple[str, ...]
+    ) -> None:
         self.path = path
         self.data = data
+        self.without = without
+        self.kept_stats = kept_stats
         self.hostname = ""
         self.started_ns: int | None = None
         self.lines: list[tuple[Line, int]] = []
         self.names = Numbers()
         self.types: list[str] = []
         self.texts = Numbers()
-        self.columns: list[tuple[Int, ...]] = []  # line, name, offset, duration
+        self.columns: list[tuple[npt.NDArray[Any], ...]] = []  # line, name, offset, duration
         self.stats: dict[str, list[tuple[Int, Int, npt.NDArray[np.bool_]]]] = {}
+        self.rows = 0
         self.events = 0
         self.lacking = 0
         self.dropped = 0
@@ -234,7 +247,7 @@ class _Reader:
         if known is None:
             self.lacking += sum(line.end - line.begin for line in lines)
             return
-        names = Metadata.of(known, STATS, self.names, self.types, self.texts)
+        names = Metadata.of(known, self.kept_stats, self.names, self.types, self.texts)
         self._started(known, names)
         for pieces in self._pieces(lines):
             self._events(names, pieces)
@@ -305,27 +318,37 @@ class _Reader:
             self.lines.append((Line(names.plane, line_id, text), timestamp_ns))
         lists = batch.column("events")
         events = lists.flatten()
-        line = parents(lists) + first
+        line = (parents(lists) + first).astype(np.int32)
         name = names.name_of(numpy(events.field("metadata_id")))
-        self._stats(names, events.field("stats"))
-        times = (numpy(events.field("offset_ps")), numpy(events.field("duration_ps")))
-        self.columns.append((line, name, *times))
         self.events += len(line)
+        # The last place is that of events without a name.
+        table = np.array([each not in self.without for each in self.names] + [True], np.bool_)
+        wanted = table[name]
+        self._stats(names, events.field("stats"), wanted)
+        columns = (
+            line,
+            name.astype(np.int32),
+            numpy(events.field("offset_ps")),
+            numpy(events.field("duration_ps")),
+        )
+        self.columns.append(tuple(column[wanted] for column in columns))
+        self.rows += len(self.columns[-1][0])
 
-    def _stats(self, names: Metadata, lists: pa.ListArray) -> None:
+    def _stats(self, names: Metadata, lists: pa.ListArray, wanted: npt.NDArray[np.bool_]) -> None:
         stats = lists.flatten()
         kind = names.stat_of(numpy(stats.field("metadata_id")))
-        kept = np.flatnonzero(kind >= 0)
+        row = parents(lists)
+        kept = np.flatnonzero((kind >= 0) & wanted[row])
         if not len(kept):
             return
-        row = parents(lists)[kept] + self.events
+        row = (np.cumsum(wanted) - 1)[row[kept]] + self.rows
         kind = kind[kept]
         some = stats.take(pa.array(kept))
         value, is_text, there = self._values(names, some)
         order = np.argsort(kind, kind="stable")
         order = order[there[order]]
-        bounds = np.searchsorted(kind[order], np.arange(len(STATS) + 1))
-        for number, name in enumerate(STATS):
+        bounds = np.searchsorted(kind[order], np.arange(len(self.kept_stats) + 1))
+        for number, name in enumerate(self.kept_stats):
             at = order[bounds[number] : bounds[number + 1]]
             if len(at):
                 self.stats.setdefault(name, []).append((row[at], value[at], is_text[at]))
@@ -353,25 +376,26 @@ class _Reader:
         return value, is_text, there
 
     def _space(self) -> Space:
-        if self.columns:
-            line, name, offset, duration = map(np.concatenate, zip(*self.columns, strict=True))
-        else:
-            line = name = offset = duration = np.zeros(0, np.int64)
+        none = np.zeros(0, np.int32), np.zeros(0, np.int32), np.zeros(0, np.int64), np.zeros(0, np.int64)
+        line, name, start, duration = map(np.concatenate, zip(*(self.columns or [none]), strict=True))
         self.columns = []
-        stamps = np.array([stamp for _, stamp in self.lines], np.int64)
-        used = stamps[np.unique(line)]
+        stamps = np.array([stamp for _, stamp in self.lines] or [0], np.int64)
+        used = stamps[np.flatnonzero(np.bincount(line))]
         first_ns = int(used.min()) if len(used) else 0
         wall = first_ns > _WALL_NS
         # Lines of damaged files may be thousands of years apart.
         since_ns = np.clip(stamps.astype(np.float64) - first_ns, 0, _LATEST_PS / 1000).astype(np.int64)
-        possible = (offset >= 0) & (offset < _LATEST_PS) & (duration >= 0) & (duration < _LATEST_PS)
+        possible = (start >= 0) & (start < _LATEST_PS) & (duration >= 0) & (duration < _LATEST_PS)
         possible &= (since_ns < _LATEST_PS // 1000)[line] & (name >= 0)
-        start = np.where(possible, since_ns[line] * 1000 + offset, 0)
-        duration = np.where(possible, duration, 0)
-        order = _order(line, start, duration)
-        order = order[possible[order]]
-        place = np.full(len(line), -1, np.int64)
-        place[order] = np.arange(len(order))
+        start[~possible] = duration[~possible] = 0
+        start += (since_ns * 1000)[line]
+        stats, place = self.stats, None
+        if not possible.all() or not _is_ordered(line, start, duration):
+            order = np.lexsort((-duration, start, line))
+            order = order[possible[order]]
+            place = np.full(len(line), -1, np.int64)
+            place[order] = np.arange(len(order))
+            line, name, start, duration = (column[order] for column in (line, name, start, duration))
         return Space(
             path=self.path,
             hostname=self.hostname,
@@ -380,30 +404,32 @@ class _Reader:
             lines=tuple(about for about, _ in self.lines),
             names=tuple(self.names),
             types=tuple(self.types),
-            line=line[order].astype(np.int32),
-            name=name[order].astype(np.int32),
-            start_ps=start[order],
-            duration_ps=duration[order],
-            stats={name: _joined(parts, place) for name, parts in self.stats.items()},
+            line=line,
+            name=name,
+            start_ps=start,
+            duration_ps=duration,
+            stats={key: _joined(stats.pop(key), place) for key in list(stats)},
             texts=tuple(self.texts),
+            events=self.events,
             lacking=self.lacking,
-            dropped=len(line) - len(order),
+            dropped=self.rows - len(line),
         )
 
 
-def _order(line: Int, start: Int, duration: Int) -> Int:
-    later = (line[1:] > line[:-1]) | (
-        (line[1:] == line[:-1])
-        & ((start[1:] > start[:-1]) | ((start[1:] == start[:-1]) & (duration[1:] <= duration[:-1])))
-    )
-    if later.all():  # as profilers write it
-        return np.arange(len(line))
-    return np.lexsort((-duration, start, line))
+def _is_ordered(line: npt.NDArray[np.int32], start: Int, duration: Int) -> bool:
+    """Returns whether events lie as profilers write them."""
+    same = line[1:] == line[:-1]
+    tied = start[1:] == start[:-1]
+    later = (start[1:] > start[:-1]) | (tied & (duration[1:] <= duration[:-1]))
+    return bool(((line[1:] > line[:-1]) | (same & later)).all())
 
 
-def _joined(parts: list[tuple[Int, Int, npt.NDArray[np.bool_]]], place: Int) -> Stat:
+def _joined(parts: list[tuple[Int, Int, npt.NDArray[np.bool_]]], place: Int | None) -> Stat:
     row, value, is_text = map(np.concatenate, zip(*parts, strict=True))
-    row = place[row]
+    good = ~is_text | (value >= 0)
+    if place is None and good.all() and (row[1:] > row[:-1]).all():
+        return Stat(row, value, is_text)
+    row = row if place is None else place[row]
     order = np.argsort(row, kind="stable")
     order = order[row[order] >= 0]
     # A text that refers to nothing is no value.
