@@ -42,6 +42,7 @@ class StepFacts(NamedTuple):
         error: What it failed with.
         incarnation: The process.
         regions: Regions of eager code in it.
+        counts: Whether it was taken; the number of one that was not may be given again.
     """
 
     number: int
@@ -60,6 +61,7 @@ class StepFacts(NamedTuple):
     error: SpanError | None
     incarnation: str
     regions: tuple[PartOfStep, ...] = ()
+    counts: bool = True
 
 
 def _named(facts: StepFacts) -> tuple[str | int, ...]:
@@ -147,7 +149,7 @@ class StepSpans:
         named = _named(facts)
         trace_id = self._trace_id(*named)
         # Only the try that counts has the root's own id.
-        root_id = self._root_id(*named, "root") if error is None else ids.random_span_id()
+        root_id = self._root_id(*named, "root") if facts.counts else ids.random_span_id()
         own_id = self.own_id(facts.incarnation, facts.local)
         for follower in self._followers:
             follower(number, facts.begun, facts.end_mono_ns, trace_id, own_id)
@@ -179,7 +181,7 @@ class StepSpans:
                 records.append(self._wait(wait, facts, trace_id, root_id, own_id))
         for region in facts.regions:
             records.append(self._region(region, facts, trace_id, root_id, own_id))
-        if self._writes_roots or error is not None:
+        if self._writes_roots or not facts.counts:
             # All times from one reading of the wall clock, so that what is inside stays inside.
             epoch_ns = start_ns - mono_ns
             root_start_ns, root_end_ns = epoch_ns + root_mono_ns, epoch_ns + facts.root_end_mono_ns

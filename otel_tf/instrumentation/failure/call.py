@@ -6,7 +6,32 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-__all__ = ["FailedCall", "Named"]
+from otel_tf import semconv
+from otel_tf.telemetry import SpanError
+
+__all__ = ["FailedCall", "Named", "SpoiledStep"]
+
+
+class SpoiledStep(FloatingPointError):
+    """Nobody raises it: a step that was taken, and whose result ends the training.
+
+    Args:
+        text: What is wrong.
+        value: The number that is.
+    """
+
+    def __init__(self, text: str, value: str) -> None:
+        super().__init__(text)
+        self._value = value
+
+    def described(self) -> SpanError:
+        """Returns it as the error of a span."""
+        attributes = {
+            semconv.ERROR_KIND: "loss",
+            semconv.ERROR_TEXT: str(self),
+            semconv.ERROR_VALUES: [self._value],
+        }
+        return SpanError("LOSS_NOT_FINITE", str(self), None, attributes=attributes)
 
 
 class Named(NamedTuple):

@@ -16,6 +16,7 @@ from otel_tf._guard import Guard
 from otel_tf.instrumentation.failure.call import FailedCall
 from otel_tf.instrumentation.failure.tensors import of_optimizer, variables_of
 from otel_tf.instrumentation.keras.counter import counter_of
+from otel_tf.instrumentation.keras.spoiled import spoiled
 from otel_tf.instrumentation.keras.unsupported import say_what_keras_3_cannot
 from otel_tf.instrumentation.open_step import OpenStep, is_end_of_data
 from otel_tf.instrumentation.run_spans import RunSpan, RunSpans
@@ -150,13 +151,14 @@ class KerasLoops:
                     fit.open = self._steps.open(stream=fit.stream, count=count)
         return result
 
-    def batch_end(self, wrapped: Call, _: Any, args: Arguments, kwargs: Keywords) -> Any:
+    def batch_end(self, wrapped: Call, callbacks: Any, args: Arguments, kwargs: Keywords) -> Any:
         """Around ``CallbackList.on_train_batch_end``: the step has ended before the callbacks."""
         fit = self._thread.fit
         if fit is not None and fit.open is not None:
             with _BATCH:
                 opened, fit.open = fit.open, None
-                self._close(fit, opened, None)
+                logs = args[1] if len(args) > 1 else kwargs.get("logs")
+                self._close(fit, opened, spoiled(callbacks, logs))
         return wrapped(*args, **kwargs)
 
     def train_on_batch(self, wrapped: Call, model: Any, args: Arguments, kwargs: Keywords) -> Any:

@@ -100,4 +100,5 @@ def test_on_a_worker(library: Path, tmp_path: Path) -> None:
     assert step.attributes["tensorflow.error.op"] == "OtelTfFailWith"
     assert step.attributes["tensorflow.error.origin.worker"] == "worker:0"
     assert step.attributes["tensorflow.error.text"] == "the extension says no"
-    assert json.loads(step.attributes["tensorflow.error.payloads"]) == {"type.example.com/fail_with": "from afar"}
+    sent = json.loads(step.attributes["tensorflow.error.payloads"])
+    assert sent == {"type.example.com/fail_with": "from afar"}

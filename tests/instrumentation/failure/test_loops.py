@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 import tf_keras
 
-from otel_tf import _guard
+from otel_tf import _guard, ids
 from otel_tf.instrumentation.failure import capture as capturing
 from tests.instrumentation.conftest import Capture
 from tests.instrumentation.failure.support import events, failures, tensors
@@ -214,6 +214,37 @@ def test_a_generator_that_raises_at_batch_4(capture: Capture, kind: Any) -> None
     assert {"variable", "optimizer"} <= groups
     slots = tensors(failed, "optimizer")
     assert [one for one in slots.values() if one["shape"] == [2, 3] and one["size"] == 6]
+
+
+@pytest.mark.parametrize("kind", [keras, tf_keras], ids=["keras", "tf_keras"])
+def test_terminate_on_nan(capture: Capture, kind: Any) -> None:
+    """Nothing raises: the callback sets a flag. The step was taken, and is the one to look at."""
+    x = np.ones([16, 2], "float32")
+    x[9] = np.nan
+    model = compiled(kind)
+    history = model.fit(
+        x,
+        np.ones([16, 1], "float32"),
+        batch_size=4,
+        epochs=3,
+        shuffle=False,
+        verbose=0,
+        callbacks=[kind.callbacks.TerminateOnNaN()],
+    )
+    assert len(history.epoch) == 1
+    *good, spoiled = capture.spans("train_step")
+    assert [step.status.get("code") for step in good] == [None, None]
+    assert spoiled.attributes["tensorflow.batch"] == 2
+    assert spoiled.attributes["tensorflow.global_step"] == 3
+    assert spoiled.attributes["error.type"] == "LOSS_NOT_FINITE"
+    assert spoiled.attributes["tensorflow.error.text"] == "the loss is nan: TerminateOnNaN ends the training"
+    assert spoiled.attributes["tensorflow.failure.spoiled"]
+    roots = [span for span in capture.spans("step") if span.span_id == spoiled.parent_id]
+    # It counts: its root bears the id that every worker knows.
+    assert [root.span_id for root in roots] == [f"{ids.span_id('test', 'step', 3, 'root'):016x}"]
+    # Every kernel was spoiled, and the slots of the optimizer.
+    assert {one["group"] for one in tensors(spoiled).values() if one["nan"]} == {"variable", "optimizer"}
+    assert capture.spans("epoch")[0].status.get("code") is None
 
 
 def test_what_keras_runs_eagerly(capture: Capture) -> None:

@@ -14,6 +14,7 @@ from otel_tf.correlator import Result, correlate
 from otel_tf.demo.clocks import FalseClock, false_clocks
 from tests.instrumentation.metrics import last, metrics_endpoint
 from tests.instrumentation.multi_worker.workers import Worker, run
+from tests.instrumentation.failure.support import tensors
 from tests.spool import SpooledSpan, spans
 from tests.telemetry.support import Collector
 
@@ -355,7 +356,12 @@ def test_the_failing_step_says_why(survived: tuple[Path, list[Worker]]) -> None:
         assert span.status["code"] == 2
         assert span.attributes["error.type"] == "UNAVAILABLE"
         assert span.attributes["tensorflow.error.origin.worker"] == "worker:1"
-    assert ([event["name"] for event in last.events], root.events) == (["exception"], [])
+        # It is the other one that failed.
+        assert span.attributes["tensorflow.error.derived"]
+    assert last.attributes["tensorflow.error.kind"] == "peer_lost"
+    assert "worker:1 stopped answering" in last.attributes["tensorflow.error.explanation"]
+    assert {"weight", "table", "iterations"} <= set(tensors(last))
+    assert ([event["name"] for event in last.events].count("exception"), root.events) == (1, [])
 
 
 # -- a chief that dies ---------------------------------------------------------------------------------------
