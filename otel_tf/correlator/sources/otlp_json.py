@@ -30,6 +30,8 @@ __all__ = ["Lines", "parse_lines", "split_lines"]
 
 _BOM = b"\xef\xbb\xbf"
 _BEGINNING = b'{"resourceSpans":'
+#: What may be of use here among log records.
+_LOGS_BEGIN, _SPANS, _CLOCKS = b'{"resourceLogs":', b'"resourceSpans"', b'"wall_ns"'
 _MOST_WRITERS = 10
 
 Int = npt.NDArray[np.int64]
@@ -94,7 +96,12 @@ def _whole_lines(stream: BinaryIO, size: int) -> bytes:
 def parse_lines(lines: Lines, skipped: Skipped) -> Piece:
     """Returns what the lines hold; counts in ``skipped`` what is unusable."""
     clocks: list[dict[str, Any]] = []
-    documents = _all_at_once(lines)
+    documents: _Documents | None
+    if lines.data.startswith(_LOGS_BEGIN) and _SPANS not in lines.data and _CLOCKS not in lines.data:
+        # Decoding log records only to pass over them would take longer than the spans of the run.
+        documents = []
+    else:
+        documents = _all_at_once(lines)
     if documents is None:
         documents = _one_by_one(lines, skipped, clocks)
     return Piece(_chunk(documents, lines, skipped), clocks)
