@@ -6,12 +6,13 @@ import dataclasses
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from otel_tf.profiler._metadata import Numbers
-from otel_tf.profiler.executor import HostOps, read_ops
+from otel_tf.profiler.executor import NONE, HostOps, read_ops
 from otel_tf.profiler.markers import Markers, read_markers
 from otel_tf.profiler.xspace import Space
 
@@ -21,6 +22,8 @@ __all__ = ["Host", "Ops", "Steps", "Whole", "combine", "session_of", "task_of"]
 _OWN_NAME = re.compile(r"(chief|master|worker|ps|evaluator)-(\d+)")
 
 Int = npt.NDArray[np.int64]
+#: Integers as narrow as they can be, where there are millions; or truth values.
+Column = npt.NDArray[Any]
 
 
 @dataclasses.dataclass
@@ -71,18 +74,16 @@ class Ops:
     """Ops, of all hosts (N,), by host, run and start; see `executor.HostOps`. Times in ns."""
 
     stats: dict[str, Int]
-    host: Int
-    step: Int
-    name: Int
-    type: Int
-    device: Int
+    host: Column
+    step: Column
+    name: Column
+    type: Column
+    device: Column
     start_ns: Int
     end_ns: Int
-    parent: Int
-    ended: Int
-    send_from: Int
-    send_to: Int
-    send_key: Int
+    parent: Column
+    ended: Column
+    send_key: Column
 
     def __len__(self) -> int:
         return len(self.host)
@@ -134,21 +135,26 @@ def combine(spaces: Iterable[Space], cluster: Mapping[str, str]) -> Whole:
     """
     words = Numbers()
     hosts: list[Host] = []
-    steps: list[list[Int]] = []
-    ops: list[list[Int]] = []
+    steps: list[list[Column]] = []
+    ops: list[list[Column]] = []
     stats: list[dict[str, Int]] = []
     first_step = first_op = 0
     for number, space in enumerate(spaces):
         found, markers = read_ops(space), read_markers(space)
         hosts.append(_host(space, markers, cluster))
-        code = np.array([words[word] for word in found.words] + [-1], np.int64)
+        code = np.array([words[word] for word in found.words] + [-1], np.int32)
         steps.append(_steps(found, space, markers, code, number, first_step))
         ops.append(_ops(found, space, code, number, first_step, first_op))
         stats.append({name: _renumbered(name, column, code) for name, column in found.stats.items()})
         first_step += len(found.step_id)
         first_op += len(found.step)
     columns = [np.concatenate(parts) for parts in zip(*ops, strict=True)]
-    every = {name: np.concatenate([one[name] for one in stats]) for name in stats[0]}
+    every = {
+        name: np.concatenate(
+            [one.get(name, np.full(len(part[0]), NONE)) for one, part in zip(stats, ops, strict=True)]
+        )
+        for name in sorted(set().union(*stats))
+    }
     joined = Ops(every, *columns)
     return Whole(tuple(words), hosts, Steps(*map(np.concatenate, zip(*steps, strict=True))), joined)
 
@@ -169,7 +175,9 @@ def _host(space: Space, markers: Markers, cluster: Mapping[str, str]) -> Host:
     )
 
 
-def _steps(found: HostOps, space: Space, markers: Markers, code: Int, number: int, first: int) -> list[Int]:
+def _steps(
+    found: HostOps, space: Space, markers: Markers, code: Column, number: int, first: int
+) -> list[Column]:
     place = np.full(len(space) + 1, -1, np.int64)
     place[markers.row] = np.arange(len(markers.row))
     return [
@@ -183,24 +191,24 @@ def _steps(found: HostOps, space: Space, markers: Markers, code: Int, number: in
     ]
 
 
-def _ops(found: HostOps, space: Space, code: Int, number: int, first_step: int, first: int) -> list[Int]:
+def _ops(
+    found: HostOps, space: Space, code: Column, number: int, first_step: int, first: int
+) -> list[Column]:
     return [
-        np.full(len(found.step), number, np.int64),
-        np.where(found.step >= 0, found.step + first_step, -1),
+        np.full(len(found.step), number, np.int16),
+        np.where(found.step >= 0, found.step + first_step, -1).astype(np.int32),
         code[found.name],
         code[found.type],
         code[found.device],
         space.base_ns + found.start_ps // 1000,
         space.base_ns + found.end_ps // 1000,
-        np.where(found.parent >= 0, found.parent + first, -1),
-        found.ended.astype(np.int64),
-        code[found.send_from],
-        code[found.send_to],
+        np.where(found.parent >= 0, found.parent + first, -1).astype(np.int32),
+        found.ended,
         code[found.send_key],
     ]
 
 
-def _renumbered(name: str, column: Int, code: Int) -> Int:
+def _renumbered(name: str, column: Int, code: Column) -> Int:
     """Returns a stat with its texts, if it may be one, by their new numbers."""
     if name != "context_id":
         return column

@@ -114,7 +114,7 @@ def _send_recv(whole: Whole) -> Edges:
     ops = whole.ops
     inside = ops.step >= 0
     sends = np.flatnonzero(of_type(whole, *_SENDS) & inside)
-    receives = np.flatnonzero(of_type(whole, *_RECEIVES) & inside & (ops.ended > 0))
+    receives = np.flatnonzero(of_type(whole, *_RECEIVES) & inside & ops.ended)
     # The name that the other end of each send has, by number of the send's own.
     numbers = {whole.words[number]: number for number in np.unique(ops.name[receives]).tolist()}
     used = np.unique(ops.name[sends])
@@ -139,7 +139,8 @@ def _send_recv(whole: Whole) -> Edges:
 
 def _collective(whole: Whole) -> Edges:
     ops = whole.ops
-    group, instance = ops.stats["group_key"], ops.stats["instance_key"]
+    none = np.full(len(ops), NONE)
+    group, instance = ops.stats.get("group_key", none), ops.stats.get("instance_key", none)
     rows = np.flatnonzero((group != NONE) & (instance != NONE))
     group, instance = group[rows], instance[rows]
     meeting = dense(group, instance)

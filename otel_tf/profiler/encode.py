@@ -73,16 +73,6 @@ class Batch:
     def __len__(self) -> int:
         return len(self.layout)
 
-    def take(self, rows: Int | slice) -> Batch:
-        """Returns some of the spans."""
-        columns = {
-            field.name: getattr(self, field.name)[rows]
-            for field in dataclasses.fields(self)
-            if field.name not in ("layouts", "integers")
-        }
-        integers = {key: values[rows] for key, values in self.integers.items()}
-        return Batch(layouts=self.layouts, integers=integers, **columns)
-
 
 _TIMES = ("start_ns", "end_ns")
 #: A place in a row: bytes that are the same in all, or what to put there and how long that is.
@@ -140,11 +130,12 @@ def requests(format_: Format, batch: Batch, resource: Mapping[str, Any]) -> Iter
 
 @dataclasses.dataclass
 class _Group:
-    """Spans of one layout and one length."""
+    """The spans at ``rows`` of a batch, which have one layout and one length."""
 
     layout: Layout
     widths: dict[str, int]
-    spans: Batch
+    batch: Batch
+    rows: Int
     child: bool
 
 
@@ -162,20 +153,20 @@ def _groups(format_: Format, batch: Batch) -> Iterator[_Group]:
     ordered = key[order]
     first = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])) if len(order) else order
     bounds = np.append(first, len(order)).tolist()
-    spans = batch.take(order)
     for number, begin in enumerate(bounds[:-1]):
-        layout = batch.layouts[spans.layout[begin]]
-        mine = {name: int(widths[name][order[begin]]) for name in (*_TIMES, *layout.integers)}
-        child = bool(spans.parent[begin] != 0)
+        some = order[begin]
+        layout = batch.layouts[batch.layout[some]]
+        mine = {name: int(widths[name][some]) for name in (*_TIMES, *layout.integers)}
+        child = bool(batch.parent[some] != 0)
         for part in range(begin, bounds[number + 1], SPANS_A_REQUEST):
-            rows = slice(part, min(part + SPANS_A_REQUEST, bounds[number + 1]))
-            yield _Group(layout, mine, spans.take(rows), child)
+            rows = order[part : min(part + SPANS_A_REQUEST, bounds[number + 1])]
+            yield _Group(layout, mine, batch, rows, child)
 
 
 def _table(format_: Format, group: _Group) -> Bytes:
     pieces = format_.row(group.layout, group.widths, child=group.child)
     lengths = [len(piece) if isinstance(piece, bytes) else piece[1] for piece in pieces]
-    table = np.empty((len(group.spans), sum(lengths)), np.uint8)
+    table = np.empty((len(group.rows), sum(lengths)), np.uint8)
     at = 0
     for piece, length in zip(pieces, lengths, strict=True):
         table[:, at : at + length] = (
@@ -186,9 +177,9 @@ def _table(format_: Format, group: _Group) -> Bytes:
 
 
 def _column(format_: Format, group: _Group, what: str) -> Bytes:
-    values = getattr(group.spans, what, None)
-    if values is None:
-        return format_.integer(group.spans.integers[what], group.widths[what])
+    if what in group.batch.integers:
+        return format_.integer(group.batch.integers[what][group.rows], group.widths[what])
+    values = getattr(group.batch, what)[group.rows]
     return format_.time(values, group.widths[what]) if what in _TIMES else format_.identifier(values)
 
 

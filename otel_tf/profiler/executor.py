@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +25,8 @@ __all__ = ["EXECUTOR_STATS", "NONE", "HostOps", "read_ops"]
 
 Int = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
+#: Integers that half the memory is enough for, where there are millions.
+Narrow = npt.NDArray[np.signedinteger[Any]]
 
 #: No such number.
 NONE = np.iinfo(np.int64).min
@@ -64,9 +67,9 @@ class HostOps:
         start_ps, end_ps: Of each op (N,).
         parent: The op around it (N,), -1 for none.
         ended: Whether ``end_ps`` is when it ended, not only when the part of it ended that is there (N,).
-        stats: Of each op, `NONE` where it has none (N,); ``context_id`` may be a text (``words``), then
-            -2 - n.
-        send_from, send_to, send_key: Texts of a send (N,), -1.
+        stats: Of each op, `NONE` where it has none (N,), if any has one; ``context_id`` may be a text, then
+            it is -2 less the text's number.
+        send_key: Rendezvous key of a send (N,), -1.
     """
 
     words: tuple[str, ...]
@@ -77,16 +80,14 @@ class HostOps:
     marker: Int
     root: Int
     step: Int
-    name: Int
-    type: Int
-    device: Int
+    name: Narrow
+    type: Narrow
+    device: Narrow
     start_ps: Int
     end_ps: Int
     parent: Int
     ended: Mask
     stats: dict[str, Int]
-    send_from: Int
-    send_to: Int
     send_key: Int
 
 
@@ -97,15 +98,15 @@ class _Ops:
     ``row`` is the event that an op begins with, ``caller`` the one whose place tells what is around it.
     """
 
-    row: Int
+    row: Narrow
     start_ps: Int
     end_ps: Int
-    name: Int
-    type: Int
-    device: Int
+    name: Narrow
+    type: Narrow
+    device: Narrow
     step_id: Int
-    marker: Int
-    caller: Int
+    marker: Narrow
+    caller: Narrow
     ended: Mask
 
     @staticmethod
@@ -150,6 +151,11 @@ class _Host:
         column = np.full(len(self.space), NONE, np.int64)
         column[row] = value
         return column
+
+    def _has(self, name: str) -> Mask:
+        found = np.zeros(len(self.space), np.bool_)
+        found[self.space.stat(name).row] = True
+        return found
 
     def _word_stat(self, name: str) -> Int:
         row, value = self.space.stat(name).words()
@@ -271,10 +277,13 @@ class _Host:
         return np.where(found >= 0, launches[found] if len(launches) else -1, -1)
 
     def _ops(self, rows: Int, end: Int, name: Int, kind: Int, step_id: Int) -> _Ops:
-        device = self._devices()[self.space.line[rows]]
-        none = np.full(len(rows), -1, np.int64)
+        row = rows.astype(np.int32)
+        device = self._devices()[self.space.line[rows]].astype(np.int32)
+        none = np.full(len(rows), -1, np.int32)
         ended = np.ones(len(rows), np.bool_)
-        return _Ops(rows, self.space.start_ps[rows], end, name, kind, device, step_id, none, rows, ended)
+        start = self.space.start_ps[rows]
+        texts = name.astype(np.int32), kind.astype(np.int32)
+        return _Ops(row, start, end, *texts, device, step_id, none, row, ended)
 
     def without_halves(self, at_once: _Ops, waiting: _Ops) -> tuple[_Ops, Int]:
         """Returns ops that ran at once without those that are a part of one that waited.
@@ -282,13 +291,13 @@ class _Host:
         A collective's kernel runs on a thread of its own, between the two events of its op; only the kernel
         knows the keys. Also returns for each op that waited the event row of its kernel, -1 for none.
         """
+        keyed = np.flatnonzero(self._has("instance_key")[at_once.row])
         sides = []
-        for ops in (at_once, waiting):
+        for ops in (at_once.take(keyed), waiting):
             group = dense(ops.step_id, ops.name)
             sides.append((ops.step_id, ops.name, occurrence(group, ops.start_ps)))
-        partner = match(sides[0], sides[1])
-        keyed = self._dense_stat("instance_key")[at_once.row] != NONE
-        partner = np.where(keyed, partner, -1)
+        partner = np.full(len(at_once.row), -1, np.int64)
+        partner[keyed] = match(sides[0], sides[1])
         kernel = np.full(len(waiting.row), -1, np.int64)
         kernel[partner[partner >= 0]] = at_once.row[partner >= 0]
         # Its name may be around its start as well, or within it: one op still.
@@ -303,8 +312,8 @@ class _Host:
         again[around[named]] = True
         return at_once.take((partner < 0) & ~again), kernel
 
-    def ops(self) -> tuple[_Ops, Int]:
-        """Returns all ops, and the event row that has the stats of each."""
+    def ops(self) -> tuple[_Ops, Int, int]:
+        """Returns all ops, the event row that has the stats of each, and how many of them ran at once."""
         waiting = self.async_ops()
         at_once, kernel = self.without_halves(self.sync_ops(), waiting)
         others = [self.eager_ops(), self.kernels()]
@@ -312,7 +321,7 @@ class _Host:
         about = np.concatenate(
             [at_once.row, np.where(kernel >= 0, kernel, waiting.row), *(ops.row for ops in others)]
         )
-        return found, about
+        return found, about, len(at_once.row)
 
 
 @dataclasses.dataclass
@@ -327,12 +336,14 @@ class _Steps:
     root: Int
 
 
-def _steps(host: _Host, ops: _Ops) -> _Steps:
+def _steps(host: _Host, ops: _Ops, at_once: int) -> _Steps:
+    """Returns the runs of functions; the first ``at_once`` ops lie within events that tell of theirs."""
     space = host.space
     runs = np.flatnonzero(host._named(_RUN) & (host.process_id != NONE))
     spans = host.process | host._named(_CALLBACK) | host._named(_RUN)
     rows = np.flatnonzero(spans & (host.process_id != NONE))
     named = ops.step_id != NONE
+    named[:at_once] &= host.step_stat[ops.row[:at_once]] != NONE
     ids = np.concatenate([host.process_id[rows], ops.step_id[named]])
     step_id, number = np.unique(ids, return_inverse=True)
     number = number.reshape(-1)
@@ -374,20 +385,21 @@ def _calls(host: _Host, runs: Int) -> Int:
 def read_ops(space: Space) -> HostOps:
     """Returns the runs of functions and the ops of one profile."""
     host = _Host(space)
-    ops, about = host.ops()
-    steps = _steps(host, ops)
+    ops, about, at_once = host.ops()
+    steps = _steps(host, ops, at_once)
     known = len(steps.step_id) - len(np.unique(ops.marker[ops.marker >= 0]))
     step = np.full(len(ops.row), -1, np.int64)
     named = ops.step_id != NONE
     step[named] = np.searchsorted(steps.step_id[:known], ops.step_id[named])
     eager = ops.marker >= 0
     step[eager] = known + np.searchsorted(steps.marker[known:], ops.marker[eager])
-    order = np.lexsort((-ops.end_ps, ops.start_ps, step))
+    order = _order(step, ops.start_ps)
     ops, about, step = ops.take(order), about[order], step[order]
-    stats = {name: host._dense_stat(name)[about] for name in _OP_STATS}
-    # CUPTI's contexts are texts such as $$5.
-    context = host._word_stat("context_id")[about]
-    stats["context_id"] = np.where(context >= 0, -2 - context, stats["context_id"])
+    stats = {name: host._dense_stat(name)[about] for name in _OP_STATS if len(space.stat(name).row)}
+    if "context_id" in stats:
+        # CUPTI's contexts are texts such as $$5.
+        context = host._word_stat("context_id")[about]
+        stats["context_id"] = np.where(context >= 0, -2 - context, stats["context_id"])
     return HostOps(
         words=tuple(host.words),
         step_id=steps.step_id,
@@ -405,10 +417,16 @@ def read_ops(space: Space) -> HostOps:
         parent=_parents(host, ops),
         ended=ops.ended,
         stats=stats,
-        send_from=host._word_stat("from")[ops.row],
-        send_to=host._word_stat("to")[ops.row],
         send_key=host._word_stat("key")[ops.row],
     )
+
+
+def _order(step: Int, start: Int) -> Int:
+    """Returns the order by run and start; of the same start as they lie, which is the longest first."""
+    span = int(start.max(initial=0)) + 1
+    if (int(step.max(initial=0)) + 2) * span < 1 << 62:
+        return np.argsort((step + 1) * span + start, kind="stable")
+    return np.lexsort((start, step))
 
 
 def _parents(host: _Host, ops: _Ops) -> Int:

@@ -11,7 +11,7 @@ import numpy as np
 from otel_tf.errors import UserError
 from otel_tf.profiler.encode import Format, Json, Proto, requests
 from otel_tf.profiler.limit import MOST_OPS, longest, summaries
-from otel_tf.profiler.spans import batches, joined, op_spans, resource_of
+from otel_tf.profiler.spans import batches, op_spans, resource_of
 
 if TYPE_CHECKING:
     from otel_tf.profiler.pipeline import Profile
@@ -53,10 +53,10 @@ def encoded(profile: Profile, format_: Format, *, limited: bool = False) -> Iter
     rows = np.arange(len(profile.whole.ops))
     if limited:
         rows, spans = longest(profile, spans)
-    for number, (host, batch) in enumerate(batches(profile, spans, rows)):
-        if limited:
-            batch = joined([batch, summaries(profile, spans, rows, number)])  # noqa: PLW2901
+    for host, batch in batches(profile, spans, rows):
         yield from requests(format_, batch, resource_of(profile, host))
+    for number, host in enumerate(profile.whole.hosts if limited else ()):
+        yield from requests(format_, summaries(profile, spans, rows, number), resource_of(profile, host))
 
 
 def write(profile: Profile, spec: str, say: Say) -> None:

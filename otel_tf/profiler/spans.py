@@ -29,6 +29,8 @@ Mask = npt.NDArray[np.bool_]
 _INTERNAL, _PRODUCER, _CONSUMER = 1, 4, 5
 _KINDS = {"_Send": _PRODUCER, "_HostSend": _PRODUCER, "_Recv": _CONSUMER, "_HostRecv": _CONSUMER}
 _SERVICE = "tensorflow"
+#: Ops whose spans are made at once.
+_OPS_A_BATCH = 1 << 16
 #: Attributes of ops, by the profiler's stat.
 _STATS = {
     "group_id": semconv.PROFILER_GROUP_ID,
@@ -136,15 +138,21 @@ def _root_ids(host: Host) -> tuple[int, int, int]:
 def batches(profile: Profile, spans: Spans, rows: Int) -> Iterator[tuple[Host, Batch]]:
     """Yields the spans of each host: the ops at ``rows``, all regions, and runs that are no span's.
 
+    Ops come by their names, so that what is written alike is in one batch.
+
     Args:
         profile: The profiles.
         spans: From `op_spans`.
         rows: Ops to write.
     """
+    ops = profile.whole.ops
     for number, host in enumerate(profile.whole.hosts):
-        mine = rows[profile.whole.ops.host[rows] == number]
-        parts = [_ops(profile, spans, host, mine), _regions(profile, number), _runs(profile, number)]
-        if (profile.whole.ops.step[mine] < 0).any():
+        mine = rows[ops.host[rows] == number]
+        mine = mine[np.argsort(ops.name[mine], kind="stable")]
+        for first in range(0, len(mine), _OPS_A_BATCH):
+            yield host, _ops(profile, spans, host, mine[first : first + _OPS_A_BATCH])
+        parts = [_regions(profile, number), _runs(profile, number)]
+        if (ops.step[mine] < 0).any():
             parts.append(_profile(profile, number))
         yield host, joined(parts)
 
@@ -181,16 +189,20 @@ def _ops(profile: Profile, spans: Spans, host: Host, rows: Int) -> Batch:
     integers = {
         semconv.GLOBAL_STEP: np.append(np.where(links.global_step >= 0, links.global_step, NONE), none)[step],
         semconv.PROFILER_STEP_ID: np.append(whole.steps.step_id, none)[step],
-        semconv.STALENESS: _staleness(profile)[rows],
-        **{key: ops.stats[name][rows] for name, key in _STATS.items()},
+        **{key: ops.stats[name][rows] for name, key in _STATS.items() if name in ops.stats},
     }
-    context = integers[semconv.PROFILER_CONTEXT_ID]
-    is_text = (context <= -2) & (context >= -1 - len(whole.words)) & (context != NONE)
-    text = np.where(is_text, -2 - context, -1)
-    integers[semconv.PROFILER_CONTEXT_ID] = np.where(is_text, NONE, context)
+    if len(profile.stale.op):
+        integers[semconv.STALENESS] = _staleness(profile)[rows]
+    text = np.full(len(rows), -1, np.int64)
+    context = integers.get(semconv.PROFILER_CONTEXT_ID)
+    if context is not None:
+        is_text = (context <= -2) & (context >= -1 - len(whole.words))
+        text[is_text] = -2 - context[is_text]
+        integers[semconv.PROFILER_CONTEXT_ID] = np.where(is_text, NONE, context)
     workers, worker = np.unique(np.append(links.worker, "").astype(str), return_inverse=True)
-    elsewhere = np.where(workers[worker[step]] == host.task, 0, worker.reshape(-1)[step])
-    region = np.append(regions.scope, -1)[np.where(regions.of_op[rows] >= 0, regions.of_op[rows], -1)]
+    # "" sorts first, so 0 is nobody else's.
+    elsewhere = np.where(workers == host.task, 0, np.arange(len(workers)))[worker.reshape(-1)[step]]
+    region = np.append(regions.scope, -1)[regions.of_op[rows]]
     link = _links(profile)[rows]
     present = (link >= 0).astype(np.int64)
     for values in integers.values():

@@ -37,7 +37,7 @@ STATS = (
 )
 _START_TIME = "profile_start_time"
 #: Serialized lines that are parsed at once, and what a line is cut into if it is longer than that by far.
-_PIECE, _LONG_LINE = 4 << 20, 64 << 20
+_PIECE, _LONG_LINE = 1 << 20, 64 << 20
 #: A line time later than this (2001) is no time since the start of the profile.
 _WALL_NS = 10**18
 #: Times beyond this (26 hours after the profile's start) are damage; sums of them stay within int64.
