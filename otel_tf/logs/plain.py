@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from otel_tf.correlator.log_tables import LOGS
 from otel_tf.correlator.sources.files import open_binary
@@ -25,6 +26,18 @@ __all__ = ["Plain", "read_plain"]
 _MOST_LAYERS = 3
 #: Records that become columns at once.
 _CHUNK = 1 << 16
+#: The columns of a file while it is read.
+_COLUMNS = {
+    "began": pa.int64(),
+    "time_ns": pa.int64(),
+    "severity": pa.int8(),
+    "body": pa.large_string(),
+    **dict.fromkeys(("logger", "stream", "file"), pa.string()),
+    "line": pa.int64(),
+    **dict.fromkeys(("source", "worker", "pod"), pa.string()),
+    "global_step": pa.int64(),
+}
+_NAMES, _TYPES = list(_COLUMNS), list(_COLUMNS.values())
 #: Where a text names a step, it does so soon.
 _LOOKED_AT = 2000
 
@@ -67,7 +80,8 @@ class _File:
         self._own: set[str] = set()
         #: Of a server's thread that said which task it serves, its source file and the task.
         self._serves: dict[int, tuple[str | None, str]] = {}
-        self.rows: list[tuple[Any, ...]] = []
+        self._rows: list[tuple[Any, ...]] = []
+        self._tables: list[pa.Table] = []
         self.lines = 0
 
     def read(self) -> None:
@@ -84,7 +98,7 @@ class _File:
                 self._add(text.rpartition("\r")[2] if "\r" in text else text)
         for source in self._sources.values():
             self._take(source, source.joiner.end())
-        self.rows.sort(key=lambda row: row[0])
+        self._to_columns()
 
     def _add(self, text: str) -> None:
         prefix: Prefix | None = None
@@ -130,7 +144,7 @@ class _File:
         step = self._patterns.step(text)
         if step is None:
             step = source.progress.step(record.text)
-        self.rows.append(
+        self._rows.append(
             (
                 began,
                 time_ns,
@@ -147,23 +161,63 @@ class _File:
             )
         )
 
-    def chunks(self) -> Iterator[pa.Table]:
-        """Yields the rows as columns, each with the worker that its source is, where that is known."""
-        by_source: dict[str | None, set[str]] = {}
-        for row in self.rows:
-            if row[8] is not None and row[9] is not None:
-                by_source.setdefault(row[8], set()).add(row[9])
+        if len(self._rows) >= _CHUNK:
+            self._to_columns()
+
+    def _to_columns(self) -> None:
+        """Makes columns of the rows so far: a million of them would be gigabytes of objects."""
+        if self._rows:
+            columns = zip(*self._rows, strict=True)
+            self._tables.append(
+                pa.table([pa.array(*pair) for pair in zip(columns, _TYPES, strict=True)], _NAMES)
+            )
+            self._rows = []
+
+    def table(self) -> pa.Table:
+        """Returns the records in the order of the file, rows of `LOGS`."""
+        if not self._tables:
+            return LOGS.empty_table()
+        table = pa.concat_tables(self._tables)
+        if len(self._sources) > 1:
+            # A record ends only when its source goes on, which may be after another one's has begun.
+            table = table.sort_by("began")
+        source, name = table["source"], self._path.name
+        columns = {
+            **{column: table[column] for column in _NAMES if column in LOGS.names},
+            "process": pc.if_else(
+                pc.is_valid(source),
+                pc.binary_join_element_wise(pa.scalar(name), source, " "),
+                pa.scalar(name),
+            ),
+            "worker": self._workers(source, table["worker"]),
+        }
+        count = table.num_rows
+        return pa.table([_typed(columns.get(field.name), field.type, count) for field in LOGS], schema=LOGS)
+
+    def _workers(self, source: pa.ChunkedArray, worker: pa.ChunkedArray) -> pa.ChunkedArray:
+        """Returns each record's worker: as told, as it says, as its source says, as the file does."""
+        if self._worker is not None:
+            return pa.chunked_array([pa.repeat(pa.scalar(self._worker), len(worker))])
         # What all of a source's lines say that say anything.
+        pairs = pa.table({"source": source, "worker": worker}).drop_null()
+        by_source: dict[str, set[str]] = {}
+        for pair in pairs.group_by(["source", "worker"]).aggregate([]).to_pylist():
+            by_source.setdefault(pair["source"], set()).add(pair["worker"])
         known = {name: next(iter(tasks)) for name, tasks in by_source.items() if len(tasks) == 1}
+        if known:
+            index = pc.index_in(source, pa.array(list(known)))
+            worker = pc.coalesce(worker, pc.take(pa.array(list(known.values())), index))
         if len(self._own) == 1 and len(self._sources) == 1:
             whole: str | None = next(iter(self._own))
         else:
             whole = task_in(self._path.name)
-        whole = self._worker or whole
-        process = self._path.name
-        for begin in range(0, len(self.rows), _CHUNK):
-            rows = self.rows[begin : begin + _CHUNK]
-            yield _columns(rows, process, self._worker, known, whole)
+        return worker if whole is None else pc.fill_null(worker, whole)
+
+
+def _typed(values: Any, kind: pa.DataType, count: int) -> Any:
+    plain = kind.value_type if pa.types.is_dictionary(kind) else kind
+    column = pa.chunked_array([pa.nulls(count, plain)]) if values is None else values.cast(plain)
+    return column.dictionary_encode() if plain is not kind else column
 
 
 def _inside(outer: Prefix, inner: Prefix) -> Prefix:
@@ -179,41 +233,6 @@ def _inside(outer: Prefix, inner: Prefix) -> Prefix:
         inner.line or outer.line,
         outer.pod or inner.pod,
     )
-
-
-def _columns(
-    rows: Sequence[tuple[Any, ...]],
-    process: str,
-    told: str | None,
-    known: dict[str | None, str],
-    whole: str | None,
-) -> pa.Table:
-    _, times, severities, bodies, loggers, streams, files, lines, sources, workers, pods, steps = zip(
-        *rows, strict=True
-    )
-    columns: dict[str, Any] = {
-        "time_ns": times,
-        "severity": severities,
-        "body": bodies,
-        "logger": loggers,
-        "stream": streams,
-        "file": files,
-        "line": lines,
-        "process": [f"{process} {source}" if source else process for source in sources],
-        "worker": [
-            told or worker or known.get(source) or whole
-            for worker, source in zip(workers, sources, strict=True)
-        ],
-        "pod": pods,
-        "global_step": steps,
-    }
-    arrays = []
-    for field in LOGS:
-        plain = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
-        values = columns.get(field.name)
-        array = pa.nulls(len(rows), plain) if values is None else pa.array(values, plain)
-        arrays.append(array.dictionary_encode() if plain is not field.type else array)
-    return pa.table(arrays, schema=LOGS)
 
 
 def read_plain(
@@ -238,8 +257,8 @@ def read_plain(
             file.read()
         except OSError as error:
             raise UserError(f"{path}: {error.strerror or error}") from None
-        tables += file.chunks()
-        numbers.append(np.full(len(file.rows), number, np.int64))
+        tables.append(file.table())
+        numbers.append(np.full(tables[-1].num_rows, number, np.int64))
         lines += file.lines
     table = pa.concat_tables(tables).unify_dictionaries().combine_chunks()
     return Plain(table, np.concatenate(numbers), lines)
