@@ -15,9 +15,10 @@ def explain(root: RootError) -> str | None:
     if root.kind == "xla":
         return _refused(root)
     if root.kind == "peer_lost":
+        who = root.worker or "another task"
         return (
-            f"{root.worker} stopped answering: it crashed, was killed or hangs. The failure here only "
-            f"follows; the cause is in the last lines of {root.worker}'s own log, or with whoever ended it."
+            f"{who} stopped answering: it crashed, was killed or hangs. The failure here only follows; the "
+            f"cause is in the last lines of the log of {who}, or with whoever ended it."
         )
     if root.returned is not None:
         return (

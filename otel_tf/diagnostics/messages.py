@@ -42,6 +42,11 @@ _SILENT = re.compile(
     r"/job:(?P<job>\w+)(?:/replica:\d+)?/task:(?P<task>\d+)[^\n]{0,200}?"
     r"(?:heartbeat|unhealthy|stopped sending)"
 )
+#: What gRPC says when a process at the other end is gone.
+_BROKEN = re.compile(
+    r"Socket closed|Connection reset by peer|failed to connect to all addresses|"
+    r"Connection refused|Broken pipe"
+)
 _OOM = re.compile(
     r"OOM when allocating tensor with shape(?P<shape>\[[\d,]*\]) and type (?P<type>\S+) "
     r"on (?P<device>/job:\S+)"
@@ -261,6 +266,8 @@ def _recognised(said: str, *, op: str | None, node: str | None, device: str | No
     if memory is not None:
         values = (memory["shape"], memory["type"])
         return dataclasses.replace(plain, kind="out_of_memory", device=memory["device"], values=values)
+    if _BROKEN.search(said):
+        return dataclasses.replace(plain, kind="peer_lost", derived="is aborted by" in said)
     silent = _SILENT.search(said)
     if silent is not None:
         return dataclasses.replace(plain, kind="peer_lost", worker=":".join(silent.groups()), derived=True)

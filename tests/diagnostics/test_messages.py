@@ -148,6 +148,15 @@ def test_the_death_of_a_peer() -> None:
     assert "worker:1 stopped answering" in (explain(root) or "")
 
 
+def test_a_connection_that_broke() -> None:
+    root = parse(
+        "Collective ops is aborted by: Socket closed\nAdditional GRPC error information from remote target "
+        "/job:worker/replica:0/task:1 while calling /tensorflow.WorkerService/RecvBuf:\n:UNKNOWN:"
+        'Error received from peer  {grpc_status:14, grpc_message:"Socket closed"}\n\t [[{{node CollectiveReduceV2}}]]'
+    ).first
+    assert (root.kind, root.worker, root.derived) == ("peer_lost", "worker:1", True)
+
+
 def test_another_workers_assertion() -> None:
     root = parse(
         "Collective ops is aborted by: Error reported from /job:worker/task:3: assertion failed: [x]"

@@ -12,9 +12,9 @@ import pytest
 from otel_tf import ids
 from otel_tf.correlator import Result, correlate
 from otel_tf.demo.clocks import FalseClock, false_clocks
+from tests.instrumentation.failure.support import tensors
 from tests.instrumentation.metrics import last, metrics_endpoint
 from tests.instrumentation.multi_worker.workers import Worker, run
-from tests.instrumentation.failure.support import tensors
 from tests.spool import SpooledSpan, spans
 from tests.telemetry.support import Collector
 
