@@ -28,6 +28,7 @@ def train(target: str, cluster: Any, index: int, args: argparse.Namespace) -> No
             x = tf.constant([[1.0, 2.0], [3.0, 4.0]])
             loss = tf.reduce_mean(tf.square(x @ weight - 1.0))
             train_op = v1.train.GradientDescentOptimizer(0.01).minimize(loss, global_step=global_step)
+        hooks = [otel_tf.session_run_hook()] if args.hook else []
         filters = ["/job:ps", f"/job:worker/task:{index}"]
         with v1.train.MonitoredTrainingSession(
             master=target,
@@ -36,7 +37,7 @@ def train(target: str, cluster: Any, index: int, args: argparse.Namespace) -> No
             save_checkpoint_steps=60,
             save_checkpoint_secs=None,
             save_summaries_steps=None,
-            hooks=[v1.train.StopAtStepHook(last_step=args.steps)],
+            hooks=[v1.train.StopAtStepHook(last_step=args.steps), *hooks],
             config=v1.ConfigProto(device_filters=filters),
         ) as session:
             while not session.should_stop():
@@ -49,6 +50,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--checkpoints", required=True)
+    parser.add_argument("--hook", action="store_true", help="record by a hook, with nothing wrapped")
     args = parser.parse_args()
     config = json.loads(os.environ["TF_CONFIG"])
     kind, index = config["task"]["type"], config["task"]["index"]
@@ -59,7 +61,8 @@ def main() -> None:
     # A worker looks for its session every 30 s where nobody says otherwise.
     manager: Any = session_manager.SessionManager
     manager.__init__ = functools.partialmethod(manager.__init__, recovery_wait_secs=0.2)
-    otel_tf.instrument()
+    if not args.hook:
+        otel_tf.instrument()
     train(server.target, cluster, index, args)
 
 

@@ -35,8 +35,9 @@ def free_address() -> str:
 
 
 class Cluster:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *arguments: str) -> None:
         self._folder = folder
+        self._arguments = arguments
         self._spec = {"ps": [free_address()], "worker": [free_address(), free_address()]}
         self.running: dict[str, subprocess.Popen[bytes]] = {}
 
@@ -51,7 +52,7 @@ class Cluster:
             "OTEL_TRACES_EXPORTER": "none",
             "TF_CPP_MIN_LOG_LEVEL": "1",
         }
-        command = [sys.executable, str(PROGRAM), "--steps", str(STEPS)]
+        command = [sys.executable, str(PROGRAM), "--steps", str(STEPS), *self._arguments]
         command += ["--checkpoints", str(self._folder / "checkpoints")]
         if sys.platform == "linux":
             command = [sys.executable, "-I", "-S", str(die_with_parent.__file__), str(os.getpid()), *command]
@@ -75,8 +76,8 @@ class Cluster:
 
 
 @contextlib.contextmanager
-def started(folder: Path) -> Iterator[Cluster]:
-    cluster = Cluster(folder)
+def started(folder: Path, *arguments: str) -> Iterator[Cluster]:
+    cluster = Cluster(folder, *arguments)
     try:
         for task in ("ps:0", "worker:0", "worker:1"):
             cluster.start(task)
@@ -87,10 +88,9 @@ def started(folder: Path) -> Iterator[Cluster]:
             process.wait()
 
 
-@pytest.fixture(scope="module")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> list[SpooledSpan]:
-    folder = tmp_path_factory.mktemp("cluster")
-    with started(folder) as cluster:
+def train(folder: Path, *arguments: str) -> list[SpooledSpan]:
+    """Trains to the end, with a parameter server that dies and comes back on the way."""
+    with started(folder, *arguments) as cluster:
         deadline = time.monotonic() + 120
         while any(cluster.reached(task) < KILL_AT for task in ("worker:0", "worker:1")):
             ended = [task for task, process in cluster.running.items() if process.poll() is not None]
@@ -102,6 +102,11 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> list[SpooledSpan]:
         for task in ("worker:0", "worker:1"):
             assert cluster.running[task].wait(120) == 0, cluster.tail()
     return spans(folder / "run")
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> list[SpooledSpan]:
+    return train(tmp_path_factory.mktemp("cluster"))
 
 
 def of(recorded: list[SpooledSpan], worker: str, name: str) -> list[SpooledSpan]:
@@ -171,3 +176,25 @@ def test_the_chief_saves_and_restores(recorded: list[SpooledSpan]) -> None:
     assert restore.parent_id in recreated
     saved_at = int(restore.attributes["tensorflow.checkpoint.path"].rpartition("-")[2])
     assert SAVED_EVERY <= saved_at < KILL_AT
+
+
+@pytest.mark.slow
+def test_the_hook_tells_the_same_of_a_cluster(tmp_path: Path) -> None:
+    """But for the step that fails, of which no hook is told."""
+    recorded = train(tmp_path, "--hook")
+    went_back = []
+    for worker in ("worker:0", "worker:1"):
+        steps = of(recorded, worker, "train_step")
+        assert values(steps, "local_step") == list(range(1, len(steps) + 1))
+        assert [step.trace_id for step in steps] == [
+            f"{ids.trace_id('test', worker, local):032x}" for local in range(1, len(steps) + 1)
+        ]
+        assert None not in values(steps, "global_step")
+        assert max(values(steps, "global_step")) >= STEPS - 2
+        last = of(recorded, worker, "session.recreate")[-1]
+        assert last.attributes["tensorflow.step.before"] >= KILL_AT - 10
+        again = next(step for step in steps if step.mono_ns[0] >= last.mono_ns[1])
+        assert values([again], "global_step") == values([last], "step.after")
+        went_back += [number for number in values(steps, "step.rewound_from") if number is not None]
+    assert max(went_back) >= KILL_AT - 10
+    assert {span.name for span in recorded} == {"train_step", "session.recreate"}
