@@ -24,7 +24,9 @@ _STEP = re.compile(
     r"|\[[^\[\]]*\bstep\] \[(?P<f>\d+)\]"
     r")"
 )
-_HAS_STEP = re.compile(r"[Ss]tep|checkpoints for|images/sec|ckpt-")
+#: Looking for a text is many times as fast as for a pattern.
+_STEP_WORDS = ("tep", "checkpoints for", "images/sec", "ckpt-")
+_OWN_TASK_WORD = "rendezvous_id"
 _EPOCH = re.compile(r"Epoch (\d+)(?:/(\d+))?:?\s*$")
 _BATCH = re.compile(r"\s*(\d+)/(\d+) +[\[━.=>]")
 _COLOURS = re.compile(r"\x1b\[[\d;]*m")
@@ -48,7 +50,7 @@ class Patterns:
             group = match[1] if match.re.groups else match[0]
             if group is not None and group.strip().isdigit():
                 return int(group)
-        if not _HAS_STEP.search(text):
+        if not any(word in text for word in _STEP_WORDS):
             return None
         match = _STEP.search(text)
         return int(match[match.lastgroup or 0]) if match else None
@@ -64,7 +66,7 @@ class Patterns:
 
 def own_task(text: str) -> str | None:
     """Returns the task that the runtime says this server is."""
-    match = _OWN_TASK.search(text)
+    match = _OWN_TASK.search(text) if _OWN_TASK_WORD in text else None
     return f"{match[1]}:{match[2]}" if match else None
 
 

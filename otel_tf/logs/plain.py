@@ -39,7 +39,7 @@ _COLUMNS = {
 }
 _NAMES, _TYPES = list(_COLUMNS), list(_COLUMNS.values())
 #: Where a text names a step, it does so soon.
-_LOOKED_AT = 2000
+_LOOKED_AT = 500
 
 
 @dataclasses.dataclass(frozen=True)
