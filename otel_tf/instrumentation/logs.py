@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import threading
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from otel_tf import ids
@@ -17,6 +19,7 @@ from otel_tf.telemetry import Pipeline
 __all__ = ["LogSeam", "step_now"]
 
 _ASK_S = 0.2
+_FORWARD_S = 1.0
 
 
 class LogSeam(Seam):
@@ -33,6 +36,8 @@ class LogSeam(Seam):
             prefix=settings.log_prefix,
         )
         self._wanted = settings.capture_logs
+        self._forward: Callable[[], None] | None = None
+        self._undos: list[Callable[[], None]] = []
 
     def attach(self, seams: Seams) -> None:
         """Begins to take records; tells the reader of stderr, if there is one, where its lines belong."""
@@ -43,6 +48,14 @@ class LogSeam(Seam):
     def detach(self) -> None:
         """Ends it. Stderr stays captured: C++ goes on writing there."""
         self._capture.detach()
+        for undo in self._undos:
+            undo()
+        self._undos = []
+
+    def settle(self) -> None:
+        """Sends what is left of stderr."""
+        if self._forward is not None:
+            self._forward()
 
     def _name_stderr(self) -> None:
         from otel_tf.logs.native import captured
@@ -64,9 +77,28 @@ class LogSeam(Seam):
         from otel_tf.logs.native import captured, stem_of
 
         capture = captured()
-        if capture is not None:
-            pipeline = self._pipeline
-            capture.name(pipeline.run_dir, stem_of(pipeline.identity), pipeline.resource.as_json())
+        if capture is None:
+            return
+        pipeline = self._pipeline
+        folder, stem = pipeline.run_dir, stem_of(pipeline.identity)
+        capture.name(folder, stem, pipeline.resource.as_json())
+        if pipeline.logs.sends:
+            from otel_tf.logs.forward import Forwarder
+
+            forward = Forwarder(lambda: _newest(folder, stem), pipeline.logs.send)
+
+            def synchronised() -> None:
+                capture.sync()
+                forward()
+
+            self._forward = synchronised
+            self._undos = [pipeline.every(_FORWARD_S, forward)]
+
+
+def _newest(folder: Path, stem: str) -> Path | None:
+    """Returns the reader's file; of several, an earlier process had the same number."""
+    found = [*folder.glob(f"{stem}.stderr.logs.jsonl"), *folder.glob(f"{stem}-*.stderr.logs.jsonl")]
+    return max(found, key=lambda path: path.stat().st_mtime, default=None)
 
 
 def step_now(steps: Steps, pipeline: Pipeline) -> StepNow:

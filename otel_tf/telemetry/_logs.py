@@ -84,6 +84,17 @@ class Logs:
         return self._spool is not None or bool(self._shippers)
 
     @property
+    def sends(self) -> bool:
+        """Whether there is a network to send to."""
+        return bool(self._shippers)
+
+    def send(self, records: Sequence[LogRecord]) -> None:
+        """Hands records to the network alone: somebody else has spooled them."""
+        batch = self._batch(records)
+        for shipper in self._shippers:
+            shipper.offer(batch)
+
+    @property
     def waiting(self) -> bool:
         """Whether something was taken that is not spooled yet."""
         return bool(self._queue)
@@ -165,9 +176,7 @@ class Logs:
         if self._spool is not None:
             self._spool.write(LOGS_SUFFIX, line(self._resource, records))
         if self._shippers:
-            batch = self._batch(records)
-            for shipper in self._shippers:
-                shipper.offer(batch)
+            self.send(records)
 
     def _batch(self, records: Sequence[LogRecord]) -> Batch:
         from otel_tf.telemetry._batch import Batch

@@ -5,6 +5,9 @@ from __future__ import annotations
 import io
 import json
 import logging
+import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -12,10 +15,12 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 
 import otel_tf
 from otel_tf import _guard
 from tests.instrumentation.conftest import Capture
+from tests.telemetry.support import http_collector
 
 LOGGER = logging.getLogger("tests.job")
 
@@ -169,3 +174,44 @@ def test_off(tmp_path: Path, monkeypatch: Any) -> None:
         assert logging.Logger.callHandlers is before
         LOGGER.info("not taken")
     assert not list(tmp_path.glob("*.logs.jsonl"))
+
+
+PROGRAM = """
+import os, otel_tf
+otel_tf.capture_native_logs()
+import tensorflow
+with otel_tf.instrument():
+    with otel_tf.step(7):
+        os.write(2, b"from C++\\n")
+"""
+
+
+def test_stderr_goes_over_otlp_too_where_logs_do(tmp_path: Path) -> None:
+    with http_collector(ExportLogsServiceRequest) as collector:
+        done = subprocess.run(
+            [sys.executable, "-c", PROGRAM],
+            env={
+                **{key: value for key, value in os.environ.items() if not key.startswith("OTEL_")},
+                "OTEL_TF_RUN_DIR": str(tmp_path),
+                "OTEL_TRACES_EXPORTER": "none",
+                "OTEL_LOGS_EXPORTER": "otlp",
+                "OTEL_EXPORTER_OTLP_ENDPOINT": collector.endpoint,
+                "OTEL_TF_TESTING": "true",
+                "OTEL_TF_EXIT_TIMEOUT": "10000",
+            },
+            capture_output=True,
+            timeout=100,
+            check=False,
+        )
+    assert done.returncode == 0, done.stderr
+    records = [
+        (record.body.string_value, {pair.key: pair.value.string_value for pair in record.attributes})
+        for request in collector.requests
+        for of in request.resource_logs  # type: ignore[attr-defined]
+        for scope in of.scope_logs
+        for record in scope.log_records
+    ]
+    (attributes,) = [attributes for body, attributes in records if body == "from C++"]
+    assert attributes["log.iostream"] == "stderr"
+    # What TensorFlow said while it was imported, before there was anything of ours to send it.
+    assert any("cpu_feature_guard.cc" in attributes.values() for _, attributes in records)
