@@ -51,6 +51,17 @@ class _Telling:
     def model(self) -> Any:
         return self._trained
 
+    # What tf_keras asks its own callbacks: it may be imported after this one was made.
+
+    def _implements_train_batch_hooks(self) -> bool:
+        return True
+
+    def _implements_test_batch_hooks(self) -> bool:
+        return False
+
+    def _implements_predict_batch_hooks(self) -> bool:
+        return False
+
     @property
     def _core(self) -> Core | None:
         """What to tell; None where Keras is wrapped, and tells it itself."""

@@ -101,7 +101,7 @@ def data(index: int) -> tuple[Any, Any]:
     return tf.constant(x), tf.constant(x.sum(axis=1, keepdims=True))
 
 
-def fit(strategy: Any) -> dict[str, Any]:
+def fit(strategy: Any, callbacks: list[Any]) -> dict[str, Any]:
     """tf_keras: the optimizer aggregates gradients, the metrics reduce themselves."""
     import tf_keras
 
@@ -112,7 +112,13 @@ def fit(strategy: Any) -> dict[str, Any]:
     x, y = data(0)
     dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(8)
     history = model.fit(
-        dataset.repeat(), epochs=2, steps_per_epoch=5, verbose=0, validation_data=dataset, validation_steps=1
+        dataset.repeat(),
+        epochs=2,
+        steps_per_epoch=5,
+        verbose=0,
+        validation_data=dataset,
+        validation_steps=1,
+        callbacks=callbacks,
     )
     answers = {name: [float(value).hex() for value in values] for name, values in history.history.items()}
     answers["evaluate"] = [float(value).hex() for value in model.evaluate(dataset, verbose=0)]
@@ -214,7 +220,7 @@ def main() -> None:
         "gathered": job.gather(x).shape.as_list(),
     }
     if args.fit:
-        answers["fit"] = fit(strategy)
+        answers["fit"] = fit(strategy, [] if handle is None else [otel_tf.keras_callback()])
         answers["keras_3"] = fit_of_keras_3(strategy)
     answers["random"] = [random.random(), float(np.random.random())]
     if handle is not None:

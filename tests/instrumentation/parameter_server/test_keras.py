@@ -110,7 +110,9 @@ def test_a_failure_ends_the_epoch_and_is_told_once(
     assert failed.events == []
     steps = [span for span in named(recorded, "train_step") if "code" in span.status]
     assert {span.attributes["error.type"] for span in steps} <= {"INVALID_ARGUMENT", "CANCELLED"}
-    assert any([event["name"] for event in span.events] == ["exception"] for span in steps)
+    told = [[event["name"] for event in span.events].count("exception") for span in steps]
+    assert set(told) <= {0, 1}
+    assert 1 in told
 
 
 def test_keras_3_says_what_it_cannot_do(job: tuple[Path, dict[str, Any]]) -> None:
