@@ -15,15 +15,19 @@ Int = npt.NDArray[np.int64]
 _PROBE = 256
 #: Less than this share of calls that fit is no answer, and as little as this many are none either.
 _ENOUGH, _FEWEST = 0.9, 3
+#: Positions where less than this share of the shorter sequence has a partner are not tried.
+_OVERLAP = 0.5
+#: How much more than the least the differences of the next position must vary.
+_CLEARLY = 1.5
 
 
 def aligned(start: Int, end: Int, outer_start: Int, outer_end: Int) -> Iterator[tuple[int, int]]:
     """Yields (run, call) for runs that the n-th call caused, by another clock.
 
     Each run lies inside its call. So the difference of the clocks lies, for every pair, between the pair's
-    differences of starts and of ends; the right position is the one where one difference suits most pairs.
-    It is taken only if it suits nearly all and no other position suits as many: evenly spaced calls that
-    all take the same time look alike everywhere.
+    differences of starts and of ends; at the right position one difference suits nearly all pairs. Where it
+    does at several positions, the one is taken where the pairs' differences vary clearly least; calls that
+    are evenly spaced and all take the same time look alike everywhere, and then none is.
 
     Args:
         start: When each run began, ns, in their order (R,).
@@ -46,19 +50,22 @@ def aligned(start: Int, end: Int, outer_start: Int, outer_end: Int) -> Iterator[
 def _position(start: Int, end: Int, outer_start: Int, outer_end: Int) -> tuple[int, int, int] | None:
     """Returns which call the first run is of, and what the difference of the clocks is."""
     runs, calls = len(start), len(outer_start)
-    best: list[tuple[float, int, int]] = []
+    found: list[tuple[float, int, int]] = []
     for shift in range(-runs + _FEWEST, calls - _FEWEST + 1):
         first, last = max(0, -shift), min(runs, calls - shift)
+        if last - first < _OVERLAP * min(runs, calls):
+            continue
         some = np.unique(np.linspace(first, last - 1, min(_PROBE, last - first)).astype(np.int64))
         least = outer_start[some + shift] - start[some]
         most = outer_end[some + shift] - end[some]
         fitting, at = _common(least, most)
         if fitting >= max(_ENOUGH * len(some), _FEWEST):
-            best.append((fitting * (last - first) / len(some), shift, at))
-    best.sort(reverse=True)
-    if not best or (len(best) > 1 and best[1][0] >= _ENOUGH * best[0][0]):
+            quarters = np.percentile(least // 2 + most // 2, [25, 75])
+            found.append((float(quarters[1] - quarters[0]), shift, at))
+    found.sort()
+    if not found or (len(found) > 1 and found[1][0] < _CLEARLY * (found[0][0] + 1)):
         return None
-    _, shift, at = best[0]
+    _, shift, at = found[0]
     return shift, at, at
 
 
