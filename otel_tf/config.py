@@ -110,8 +110,8 @@ class Settings:
     profile: str = _setting(
         "OTEL_TF_PROFILE",
         "off",
-        "When profiles are taken: off, every=N (steps), steps=N (in one profile; default 2), on-slow, by "
-        "commas. Touch profile.request in the run directory for one at any time.",
+        "When profiles are taken: off, every=N (steps), steps=N (in one profile; default 2), on-slow, "
+        "with-collectives, by commas. Touch profile.request in the run directory for one at any time.",
     )
     profile_signal: str | None = _setting(
         "OTEL_TF_PROFILE_SIGNAL", None, "A signal that asks for a profile, such as SIGUSR2."

@@ -35,6 +35,7 @@ from otel_tf.instrumentation.profiler.sessions import (
     SUFFIX,
     LocalSession,
     RemoteSession,
+    meets_others,
     server_addresses,
     session_folder,
 )
@@ -142,6 +143,7 @@ class CaptureSeam(Seam):
         self._slow_not_before = -math.inf
         self._last_target = 0
         self._said_full = False
+        self._said_unsafe = False
 
     def attach(self, seams: Seams) -> None:
         """Begins to look, and gives way to sessions of the program's own.
@@ -174,7 +176,7 @@ class CaptureSeam(Seam):
         if running or self._stop.is_set() or not self._pipeline.named.is_set():
             return
         plan = self._due(slow)
-        if plan is not None and self._has_room():
+        if plan is not None and self._is_safe() and self._has_room():
             self._thread = threading.Thread(
                 target=self._run, args=(plan,), name="otel-tf profile", daemon=True
             )
@@ -214,6 +216,23 @@ class CaptureSeam(Seam):
             # Quick to rise: to begin too early costs less than to begin too late.
             self._rate = max(rate, 0.8 * self._rate + 0.2 * rate)
         self._looked = at, now
+
+    def _is_safe(self) -> bool:
+        """Returns whether the process survives it.
+
+        TensorFlow's TraceMeRecorder keeps pointers into a vector that it goes on to fill, for events that
+        begin in one thread and end in another. Those of collectives between processes are such: some per
+        cent of the sessions end in a crash, also those that the program opens itself.
+        """
+        if self._policy.collectives or not meets_others():
+            return True
+        if not self._said_unsafe:
+            self._said_unsafe = True
+            _logger.warning(
+                "no profile is taken: TensorFlow may crash when the profile of a process that meets "
+                "others in collectives ends; with-collectives in OTEL_TF_PROFILE takes it all the same"
+            )
+        return False
 
     def _has_room(self) -> bool:
         if self._room() > 0:

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 __all__ = ["Policy", "SlowSteps"]
 
 _DEFAULT_STEPS = 2
+_WORDS = {"on-slow": "on_slow", "with-collectives": "collectives"}
 #: Steps that say how long a step takes: those before, and the last few, which must be slow together. One slow
 #: step is over before a profile could be taken of it.
 _BEFORE = 100
@@ -26,11 +27,14 @@ class Policy:
         every: Steps from one profile to the next; 0: never by number.
         steps: Steps to be wholly inside of one.
         on_slow: Whether to take one when steps have become slow.
+        collectives: Whether to take one of a process that meets others in collectives, which TensorFlow 2.21
+            now and then crashes at.
     """
 
     every: int = 0
     steps: int = _DEFAULT_STEPS
     on_slow: bool = False
+    collectives: bool = False
 
     @property
     def watches(self) -> bool:
@@ -39,7 +43,7 @@ class Policy:
 
     @classmethod
     def parse(cls, text: str) -> Policy:
-        """Returns what a setting says: ``off``, or of ``every=N``, ``steps=N``, ``on-slow``, by commas.
+        """Returns what a setting says: ``off``, or of what is in the message below, by commas.
 
         Raises:
             ValueError: It says something else.
@@ -49,13 +53,15 @@ class Policy:
         found: dict[str, int | bool] = {}
         for part in text.split(","):
             name, _, value = (piece.strip() for piece in part.partition("="))
-            if name == "on-slow" and not value:
-                found["on_slow"] = True
+            if name in _WORDS and not value:
+                found[_WORDS[name]] = True
             elif name in ("every", "steps") and value.isdecimal() and int(value) > 0:
                 found[name] = int(value)
             else:
-                raise ValueError(f"{part.strip()!r} is none of off, every=N, steps=N, on-slow")
-        if not found.keys() & {"every", "on_slow"}:
+                raise ValueError(
+                    f"{part.strip()!r} is none of off, every=N, steps=N, on-slow, with-collectives"
+                )
+        if "steps" in found and not found.keys() & {"every", "on_slow"}:
             raise ValueError("it says how many steps, but not when: every=N or on-slow")
         return cls(**found)  # type: ignore[arg-type]
 

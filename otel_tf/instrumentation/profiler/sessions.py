@@ -24,7 +24,7 @@ from tensorflow.python.profiler.internal import _pywrap_profiler
 from otel_tf import ids
 from otel_tf.instrumentation.profiler import service
 
-__all__ = ["SUFFIX", "LocalSession", "RemoteSession", "server_addresses", "session_folder"]
+__all__ = ["SUFFIX", "LocalSession", "RemoteSession", "meets_others", "server_addresses", "session_folder"]
 
 _logger = logging.getLogger("otel_tf")
 
@@ -179,6 +179,11 @@ def _take(scratch: Path, target: Path) -> bool:
             file.replace(target)
             return True
     return False
+
+
+def meets_others() -> bool:
+    """Returns whether this process takes part in collectives of several processes."""
+    return getattr(context.context(), "_collective_ops_server_def", None) is not None
 
 
 def server_addresses() -> dict[str, str]:

@@ -20,11 +20,13 @@ from otel_tf.instrumentation.profiler.request import signal_of
         (" every = 10 ", Policy(every=10)),
         ("on-slow", Policy(on_slow=True)),
         ("on-slow,every=7,steps=3", Policy(every=7, steps=3, on_slow=True)),
+        ("every=7,with-collectives", Policy(every=7, collectives=True)),
+        ("with-collectives", Policy(collectives=True)),
     ],
 )
 def test_what_it_says(text: str, policy: Policy) -> None:
     assert Policy.parse(text) == policy
-    assert policy.watches == (policy != Policy())
+    assert policy.watches == (policy.every > 0 or policy.on_slow)
 
 
 @pytest.mark.parametrize(
