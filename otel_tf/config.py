@@ -95,6 +95,13 @@ class Settings:
         "How long a step must have waited for its data to get a `data_wait` span, in ms.",
         int,
     )
+    keep_batch: bool = _setting(
+        "OTEL_TF_KEEP_BATCH",
+        True,
+        "Keep the batch that a graph takes from its iterator until the next one, to be looked at if the step "
+        "fails; it takes memory for one batch on each device.",
+        bool,
+    )
     failure_capture_ms: int = _setting(
         "OTEL_TF_FAILURE_CAPTURE",
         2000,

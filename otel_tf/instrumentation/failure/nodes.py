@@ -9,7 +9,7 @@ from tensorflow.python.framework import func_graph
 
 from otel_tf.diagnostics.messages import ParsedError, RootError
 
-__all__ = ["type_of_node", "with_ops"]
+__all__ = ["graphs_in", "type_of_node", "with_ops"]
 
 _MOST_GRAPHS = 1_000
 _SECOND_REPLICA = "replica_1/"
@@ -49,14 +49,14 @@ def type_of_node(graph: Any, name: str) -> str | None:
     That is its name in the function it was made in, or, below a branch, the name of the branching op, a
     slash and its name in the branch. A node that only an optimised graph has is not found: None.
     """
-    for each in _graphs(graph):
+    for each in graphs_in(graph):
         op = _reached(each, name)
         if op is not None:
             return str(op.type)
     return None
 
 
-def _graphs(graph: Any) -> list[Any]:
+def graphs_in(graph: Any) -> list[Any]:
     """Returns a graph and those of all functions that are called in it, callers first."""
     found, known = [graph], {id(graph)}
     for each in found:
@@ -104,4 +104,6 @@ def _graph_of(graph: Any, name: str) -> Any | None:
 
 
 def _has_replicas(graph: Any) -> bool:
-    return any(op.name.startswith(_SECOND_REPLICA) for each in _graphs(graph) for op in each.get_operations())
+    return any(
+        op.name.startswith(_SECOND_REPLICA) for each in graphs_in(graph) for op in each.get_operations()
+    )

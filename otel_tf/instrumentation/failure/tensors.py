@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.framework import ops
 
+from otel_tf.instrumentation.failure.batch import kept
 from otel_tf.instrumentation.failure.call import FailedCall, Named
 from otel_tf.instrumentation.failure.rows import takes
 
@@ -21,6 +22,7 @@ def tensors_of(call: FailedCall) -> Iterator[Named]:
         return
     if call.graph is None:
         return
+    yield from kept(call.graph, None)
     inputs = call.graph.inputs
     for placeholder, argument in zip(inputs, call.arguments, strict=False):
         if isinstance(argument, tf.Tensor) and takes(argument.dtype):

@@ -24,6 +24,7 @@ from otel_tf._guard import Guard
 from otel_tf.config import Settings
 from otel_tf.identity import Identity
 from otel_tf.instrumentation.errors import describe_error
+from otel_tf.instrumentation.failure.batch import kept
 from otel_tf.instrumentation.failure.call import FailedCall, Named
 from otel_tf.instrumentation.failure.tensors import arrays, variables_of
 from otel_tf.instrumentation.parameter_server.closures import Attempt, ClosureRecord, ClosureSpans
@@ -312,6 +313,7 @@ def _failed_call(error: BaseException, closure: Any, worker: Any) -> FailedCall:
     def tensors() -> Iterator[Named]:
         yield from arrays("batch", (closure._args, closure._kwargs))
         if graph is not None:
+            yield from kept(graph, worker.device_name)
             yield from variables_of(graph.variables)
 
     return FailedCall(error, graph, device=worker.device_name, tensors=tensors)

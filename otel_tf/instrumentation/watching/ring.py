@@ -22,7 +22,7 @@ from tensorflow.python.ops import control_flow_util
 from otel_tf.diagnostics.summary import BOUNDS, ROW
 from otel_tf.instrumentation.failure.rows import row_of
 
-__all__ = ["FIRST", "Ring", "can_hold", "device_of", "push"]
+__all__ = ["FIRST", "Ring", "can_hold", "device_of", "is_compiled", "on_task", "push"]
 
 #: Before the numbers of `ROW`: which run of the watch it was, from 1.
 _RUN = 1
@@ -79,6 +79,11 @@ def can_hold(graph: Any) -> bool:
     return getattr(graph, "experimental_acd_manager", None) is not None
 
 
+def is_compiled(graph: Any) -> bool:
+    """Returns whether XLA compiles a graph that is built."""
+    return bool(control_flow_util.GraphOrParentsInXlaContext(graph))
+
+
 def device_of(tensor: tf.Tensor) -> str:
     """Returns where a tensor of the graph that is built lives: a device of whichever task runs the graph."""
     with tf.name_scope(_SCOPE):
@@ -91,13 +96,26 @@ def device_of(tensor: tf.Tensor) -> str:
     return found
 
 
+def on_task(task: str | None, device: str) -> str:
+    """Returns a device of a task.
+
+    Args:
+        task: Any device of the task, such as ``/job:worker/replica:0/task:1``; default: this process.
+        device: Type and number, such as ``/device:CPU:0``.
+    """
+    spec = tf.DeviceSpec.from_string(task or context.context().host_address_space())
+    place = tf.DeviceSpec.from_string(device)
+    found: str = spec.replace(device_type=place.device_type, device_index=place.device_index).to_string()
+    return found
+
+
 def push(ring: Ring, tensor: tf.Tensor) -> tf.Tensor:
     """Returns the tensor, so that whatever consumes it comes after its summary is in the ring.
 
     Adds ops to the graph that is built; the tensor's value, and its gradient, stay as they are.
     """
     graph = tensor.graph
-    compiled = control_flow_util.GraphOrParentsInXlaContext(graph)
+    compiled = is_compiled(graph)
     before = len(graph.get_operations())
     with tf.name_scope(_SCOPE):
         with ops.device(ring.device), _no_callbacks():

@@ -19,7 +19,7 @@ from tensorflow.python.framework import ops
 from otel_tf import ids
 from otel_tf.diagnostics.summary import TensorSummary, of_array, of_row
 from otel_tf.instrumentation.failure.rows import summarise, takes
-from otel_tf.instrumentation.watching.ring import FIRST, Ring, can_hold, device_of, push
+from otel_tf.instrumentation.watching.ring import FIRST, Ring, can_hold, device_of, is_compiled, on_task, push
 
 __all__ = ["Kept", "Watches"]
 
@@ -66,12 +66,16 @@ class _EagerRing:
 
 
 class Watches:
-    """The rings of this process's graphs, wherever those run."""
+    """The rings of this process's graphs, wherever those run.
+
+    Attributes:
+        incarnation: Tells this process's variables from those of an earlier one.
+    """
 
     def __init__(self, pipeline: Any) -> None:
         self._pipeline = pipeline
         # Variables on a worker outlive the coordinator that named them.
-        self._incarnation = f"{ids.random_span_id():016x}"
+        self.incarnation = f"{ids.random_span_id():016x}"
         self._lock = threading.Lock()
         self._rings: dict[tuple[Any, ...], Ring] = {}
         self._eager: dict[str, _EagerRing] = {}
@@ -97,6 +101,9 @@ class Watches:
         if not can_hold(tensor.graph):
             self._say(name, f"{name!r} is not watched: graphs of sessions have no place for it")
             return tensor
+        if is_compiled(tensor.graph) and _coordinates():
+            self._say(name, f"{name!r} is not watched: XLA makes no ring on the worker that would run it")
+            return tensor
         ring = self._ring(name, tensor, histogram, keep)
         return tensor if ring is None else push(ring, tensor)
 
@@ -110,7 +117,7 @@ class Watches:
                 if len(self._rings) >= _MOST_RINGS:
                     self._say("", f"more than {_MOST_RINGS} tensors: {name!r} and later ones are not watched")
                     return None
-                stem = f"otel_tf/watch/{self._incarnation}/{len(self._rings)}"
+                stem = f"otel_tf/watch/{self.incarnation}/{len(self._rings)}"
                 found = Ring(name, keep, histogram, device, tensor.dtype.name, shape, stem)
                 self._rings[key] = found
             return found
@@ -280,6 +287,11 @@ def _after_fork_in_child() -> None:
 os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
+def _coordinates() -> bool:
+    """Returns whether this process has others run its graphs, and parameter servers keep its variables."""
+    return any("/job:ps/" in device.name for device in tf.config.list_logical_devices())
+
+
 def _here() -> str:
     space: str = context.context().host_address_space()
     return space
@@ -287,8 +299,4 @@ def _here() -> str:
 
 def _on(task: str | None, ring: Ring) -> Any:
     """Returns the scope of the device where a ring is, on the task that is asked."""
-    spec = tf.DeviceSpec.from_string(_here() if task is None else task)
-    place = tf.DeviceSpec.from_string(ring.device)
-    return ops.device(
-        spec.replace(device_type=place.device_type, device_index=place.device_index).to_string()
-    )
+    return ops.device(on_task(task, ring.device))

@@ -89,6 +89,9 @@ def main() -> None:
     said["spoiled"] = outcome()
     coordinator.schedule(train_step, args=(iterator,))
     said["after"] = outcome()
+    compiled = tf.function(lambda x: otel_tf.watch("compiled", x) * 2.0, jit_compile=True)
+    coordinator.schedule(tf.function(lambda: compiled(tf.constant(2.0))))
+    said["compiled"] = outcome()
     handle.flush(10.0)
     print(json.dumps(said), flush=True)
 

@@ -44,7 +44,7 @@ def step_of(job: tuple[Path, dict[str, Any]], function: str) -> SpooledSpan:
 
 def test_the_program_notices_nothing(job: tuple[Path, dict[str, Any]]) -> None:
     _, said = job
-    assert said["good"] is said["after"] is said["spoiled"] is None
+    assert said["good"] is said["after"] is said["spoiled"] is said["compiled"] is None
     assert said["untouched"]
     assert said["assert"][0] == "InvalidArgumentError"
     assert said["oom"][0] == "ResourceExhaustedError"
@@ -64,7 +64,13 @@ def test_an_assertion_names_its_worker(job: tuple[Path, dict[str, Any]]) -> None
 
 
 def test_variables_and_slots_are_read_from_the_parameter_server(job: tuple[Path, dict[str, Any]]) -> None:
-    kept = tensors(step_of(job, "asserting"))
+    failed = step_of(job, "asserting")
+    kept = tensors(failed)
+    # The closure takes its batch on the worker, and only there it is.
+    batch = kept.pop("batch/0")
+    kind, _, index = failed.attributes["tensorflow.worker"].partition(":")
+    assert batch["device"] == f"/job:{kind}/replica:0/task:{index}/device:CPU:0"
+    assert (batch["group"], batch["shape"]) == ("batch", [8, 2])
     assert {name: (one["group"], one["shape"]) for name, one in kept.items()} == {
         "weight": ("variable", [2, 1]),
         "weight/momentum": ("state", [2, 1]),

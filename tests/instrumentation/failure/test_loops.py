@@ -217,6 +217,57 @@ def test_a_generator_that_raises_at_batch_4(capture: Capture, kind: Any) -> None
 
 
 @pytest.mark.parametrize("kind", [keras, tf_keras], ids=["keras", "tf_keras"])
+@pytest.mark.parametrize("distributed", [False, True], ids=["plain", "mirrored"])
+def test_the_batch_that_a_graph_took_itself(capture: Capture, kind: Any, distributed: bool) -> None:
+    class Checked(kind.layers.Layer):  # type: ignore[misc]
+        def call(self, x: Any) -> Any:
+            return tf.debugging.check_numerics(x, "input")
+
+    strategy = (
+        tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]) if distributed else tf.distribute.get_strategy()
+    )
+    with strategy.scope():
+        model = kind.Sequential([Checked(), kind.layers.Dense(1)])
+        # XLA has no such checks.
+        model.compile("sgd", "mse", jit_compile=False)
+    x = np.ones([16, 2], "float32")
+    x[9, 1] = np.nan
+    with pytest.raises(tf.errors.InvalidArgumentError, match="input"):
+        model.fit(x, np.full([16, 1], 7.0, "float32"), batch_size=4, shuffle=False, verbose=0)
+    *good, failed = capture.spans("train_step")
+    assert len(good) == 2
+    batch = list(tensors(failed, "batch").values()) if not distributed else failures(failed)["tensors"]
+    found = [(one["shape"], one["nan"], one["max"]) for one in batch if one["group"] == "batch"]
+    if distributed:
+        assert sorted(found) == [([2, 1], 0, 7.0), ([2, 1], 0, 7.0), ([2, 2], 0, 1.0), ([2, 2], 1, 1.0)]
+    else:
+        assert found == [([4, 2], 1, 1.0), ([4, 1], 0, 7.0)]
+
+
+def test_batches_are_the_programs_own(capture: Capture) -> None:
+    """Ragged, sparse and text elements pass through graphs as they are; so does the end of the data."""
+    elements = {
+        "ragged": tf.ragged.constant([[1.0], [2.0, 3.0]]),
+        "sparse": tf.sparse.from_dense([[0.0, 1.0], [2.0, 0.0]]),
+        "text": tf.constant(["a", "b"]),
+    }
+    dataset = tf.data.Dataset.from_tensor_slices(elements)
+    iterator = iter(dataset)
+
+    @tf.function
+    def take() -> Any:
+        return next(iterator)
+
+    for number in range(2):
+        got = take()
+        assert isinstance(got["ragged"], tf.RaggedTensor | tf.Tensor)
+        assert tf.sparse.to_dense(got["sparse"]).numpy().tolist() == [[0.0, 1.0], [2.0, 0.0]][number]
+        assert got["text"].numpy() == [b"a", b"b"][number]
+    with pytest.raises(tf.errors.OutOfRangeError):
+        take()
+
+
+@pytest.mark.parametrize("kind", [keras, tf_keras], ids=["keras", "tf_keras"])
 def test_terminate_on_nan(capture: Capture, kind: Any) -> None:
     """Nothing raises: the callback sets a flag. The step was taken, and is the one to look at."""
     x = np.ones([16, 2], "float32")
