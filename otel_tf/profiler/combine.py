@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from otel_tf.profiler._keys import match
 from otel_tf.profiler._metadata import Numbers
 from otel_tf.profiler.executor import NONE, HostOps, read_ops
 from otel_tf.profiler.markers import Markers, read_markers
@@ -156,7 +157,13 @@ def combine(spaces: Iterable[Space], cluster: Mapping[str, str]) -> Whole:
         for name in sorted(set().union(*stats))
     }
     joined = Ops(every, *columns)
-    return Whole(tuple(words), hosts, Steps(*map(np.concatenate, zip(*steps, strict=True))), joined)
+    runs = Steps(*map(np.concatenate, zip(*steps, strict=True)))
+    # A part of a function, elsewhere, may not say what it is a part of; its step id does.
+    named = np.flatnonzero((runs.function >= 0) & (runs.step_id != NONE))
+    nameless = np.flatnonzero((runs.function < 0) & (runs.step_id != NONE))
+    at = match((runs.step_id[nameless],), (runs.step_id[named],))
+    runs.function[nameless[at >= 0]] = runs.function[named[at[at >= 0]]]
+    return Whole(tuple(words), hosts, runs, joined)
 
 
 def _host(space: Space, markers: Markers, cluster: Mapping[str, str]) -> Host:

@@ -96,18 +96,19 @@ class Cluster:
 
     def _server(self, number: int, variable: str) -> SpaceOf:
         space = SpaceOf(STARTED_NS)
-        thread = space.plane().line("tf_Compute/1")
+        plane = space.plane()
+        readers, appliers = plane.line("tf_Compute/1"), plane.line("tf_Compute/2")
         for call in sorted(self.calls, key=lambda call: call.read):
 
             def at(time: float) -> float:
                 return self.at(f"ps:{number}", time)
 
-            for begin, events in (
-                (call.read, [f"layer/{variable}/Read:ReadVariableOp"]),
-                (call.apply, [f"layer/{variable}/Assign:AssignSubVariableOp"]),
+            for thread, begin, event in (
+                (readers, call.read, f"layer/{variable}/Read:ReadVariableOp"),
+                (appliers, call.apply, f"layer/{variable}/Assign:AssignSubVariableOp"),
             ):
                 thread.add("ExecutorState::Process", at(begin) - 0.2, 1.5, id=call.step_id)
-                thread.add(events[0], at(begin), 0.2)
+                thread.add(event, at(begin), 0.2)
                 if begin == call.read:
                     end = 2 * number + 1
                     thread.add(
