@@ -53,6 +53,7 @@ class Reader:
         self._clock = Clock(None)
         self._joiner = Joiner()
         self._rest = b""
+        self._rest_at = (0, 0)  # when its first byte was read
         self._began = (0, 0)  # wall and monotonic ns when the open record's first line was read
         self._ready: list[str] = []
         self._file: int | None = None
@@ -77,13 +78,15 @@ class Reader:
         if not data:
             return False
         self._pass_on(data)
+        begun = self._rest_at if self._rest else now
         lines = (self._rest + data).split(b"\n")
         self._rest = lines.pop()
+        for number, line in enumerate(lines):
+            self._add(line, now if number else begun)
+        self._rest_at = now if lines else begun
         if len(self._rest) > _LONGEST_LINE:
-            lines.append(self._rest)
-            self._rest = b""
-        for line in lines:
-            self._add(line, now)
+            rest, self._rest = self._rest, b""
+            self._add(rest, self._rest_at)
         self._write()
         return True
 
@@ -114,13 +117,15 @@ class Reader:
     def _take(self, record: Any) -> None:
         from otel_tf import semconv
         from otel_tf.logs.encode import attribute_list, log_record
+        from otel_tf.logs.heads import TIMED
         from otel_tf.logs.severity import name_of
 
         wall_ns, mono_ns = self._began
         self._began = (0, 0)
         head = record.head
         severity = 0 if head is None else head.severity
-        own_ns = None if head is None else head.time_ns
+        # What Python's formats say is coarser than when it was read.
+        own_ns = None if head is None or head.format == TIMED else head.time_ns
         attributes = attribute_list(
             {
                 semconv.MONOTONIC_NS: mono_ns,
