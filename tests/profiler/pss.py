@@ -91,18 +91,34 @@ class Cluster:
                 )
             ops.add("ExecutorState::Process", at(call.read + 10), 10, id=call.step_id)
             ops.add("layer/MatMul:MatMul", at(call.read + 11), 4)
-            ops.add("gradient_tape/layer/MatMul:MatMul", at(call.read + 16), 3)
+            ops.add("gradient_tape/layer/MatMul:MatMul", at(call.read + 16), 1)
+            for n, variable in enumerate(self.variables):
+                ops.add(
+                    f"gradient_tape/layer/{variable}/_{2 * n + 11}:_Send",
+                    at(call.read + 17.5 + n),
+                    0.5,
+                    x_from=f"gradient_tape/layer/{variable}",
+                    to=f"layer/{variable}/Assign",
+                    key=f"/job:worker/replica:0/task:{number};1;/job:ps/replica:0/task:{n};edge_{n};0:0",
+                )
         return space
 
     def _server(self, number: int, variable: str) -> SpaceOf:
         space = SpaceOf(STARTED_NS)
         plane = space.plane()
-        readers, appliers = plane.line("tf_Compute/1"), plane.line("tf_Compute/2")
+        readers, appliers, queue = (plane.line(f"tf_Compute/{n}", number=n) for n in range(3))
         for call in sorted(self.calls, key=lambda call: call.read):
 
             def at(time: float) -> float:
                 return self.at(f"ps:{number}", time)
 
+            about = {
+                "x_name": f"gradient_tape/layer/{variable}/_{2 * number + 12}",
+                "kernel_type": "_Recv",
+                "step_id": call.step_id,
+            }
+            queue.add("ExecutorState::ProcessAsync::Start", at(call.read + 1), 0.1, **about, _p=call.step_id)
+            queue.add("ExecutorState::ProcessAsync::Done", at(call.apply - 1), 0.3, **about, _c=call.step_id)
             for thread, begin, event in (
                 (readers, call.read, f"layer/{variable}/Read:ReadVariableOp"),
                 (appliers, call.apply, f"layer/{variable}/Assign:AssignSubVariableOp"),

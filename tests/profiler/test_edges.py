@@ -41,11 +41,18 @@ def test_each_send_has_its_receive_on_the_other_machine(tmp_path):
         )
         for call in cluster.calls
         for n, variable in enumerate(cluster.variables)
+    } | {
+        (
+            (f"worker:{call.worker}", call.step_id, f"gradient_tape/layer/{variable}/_{2 * n + 11}"),
+            (f"ps:{n}", call.step_id, f"gradient_tape/layer/{variable}/_{2 * n + 12}"),
+        )
+        for call in cluster.calls
+        for n, variable in enumerate(cluster.variables)
     }
     assert sorted(ends(found, "send_recv")) == sorted(wanted)
     keys = {edge["key"] for edge in found.edges.to_pylist() if edge["kind"] == "send_recv"}
-    assert all(key.startswith("/job:ps/replica:0/task:") for key in keys)
-    assert found.report["edges"]["send_recv"] == 24
+    assert all(key.startswith(("/job:ps/replica:0/task:", "/job:worker/replica:0/task:")) for key in keys)
+    assert found.report["edges"]["send_recv"] == 48
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
