@@ -210,7 +210,8 @@ def test_failure_is_on_its_spans_once(recorded: list[SpooledSpan]) -> None:
         assert span.attributes["error.type"] == "INVALID_ARGUMENT"
         assert re.fullmatch(r"worker:[01]", span.attributes["tensorflow.error.origin.worker"])
     events = {span.name: [event["name"] for event in span.events] for span in family}
-    assert events == {"closure": [], "dispatch": [], "train_step": ["exception"]}
+    assert events["closure"] == events["dispatch"] == []
+    assert events["train_step"].count("exception") == 1
 
 
 def test_workers_stamp_with_their_own_clock(recorded: list[SpooledSpan]) -> None:
