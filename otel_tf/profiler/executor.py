@@ -201,18 +201,16 @@ class _Host:
         """Returns ops that waited; where the profile has only one half, that half."""
         began, done = np.flatnonzero(self._named(_START)), np.flatnonzero(self._named(_DONE))
         produced, consumed = self._dense_stat("_p"), self._dense_stat("_c")
-        partner = match((produced[began], self.step_stat[began]), (consumed[done], self.step_stat[done]))
+        step, name = self.step_stat, self._word_stat("name")
+        partner = match((produced[began], step[began], name[began]), (consumed[done], step[done], name[done]))
         end = np.where(partner >= 0, self.end[done[partner]] if len(done) else 0, self.end[began])
         lost = np.ones(len(done), np.bool_)
         lost[partner[partner >= 0]] = False
         rows = np.concatenate([began, done[lost]])
         end = np.maximum(np.concatenate([end, self.end[done[lost]]]), self.space.start_ps[rows])
-        step = self.step_stat[rows]
-        found = self._ops(
-            rows, end, self._word_stat("name")[rows], self._word_stat("kernel_type")[rows], step
-        )
+        found = self._ops(rows, end, name[rows], self._word_stat("kernel_type")[rows], step[rows])
         found.ended = np.concatenate([partner >= 0, np.ones(int(lost.sum()), np.bool_)])
-        return found.take((step != NONE) & (found.name >= 0))
+        return found.take((found.step_id != NONE) & (found.name >= 0))
 
     def eager_ops(self) -> _Ops:
         """Returns ops that Python ran one by one inside a TraceMe of ours."""

@@ -300,6 +300,8 @@ def test_json_and_protobuf_have_the_same_spans(found):
 
 def test_the_correlator_reads_them_with_the_run_and_finds_the_clocks(tmp_path, found):
     write_run(found, tmp_path / "run", lambda _: None)
+    for note in ("cluster", "graph"):  # they are for profiles, and nothing is wrong with them
+        (tmp_path / "run" / f"chief-0.1.{note}.json").write_text('{"function": "f", "variables": {}}\n')
     result = correlate(str(tmp_path / "run"), reference=f"{RUN}/ps:0")
     assert result.report["quarantined"] == []
     assert result.report["violations"] == 0
