@@ -9,6 +9,7 @@ Run as a script by `native`; needs the standard library only.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import json
 import os
@@ -27,6 +28,8 @@ _READ_BYTES = 1 << 16
 _IDLE_S = 0.1
 #: What is kept until the run has its name; then it is written under the one that it would have.
 _MOST_UNNAMED = 10_000
+#: What may wait to be made records of; beyond it, the program waits.
+_MOST_PENDING_BYTES = 16 << 20
 #: A line without an end is cut.
 _LONGEST_LINE = 1 << 16
 _PIPE, _TERMINAL = 0, 2
@@ -50,6 +53,9 @@ class Reader:
         self._named: dict[str, Any] | None = unnamed if named else None
         self._said = b""
         self._tees = True
+        self._ended = False
+        self._pending: collections.deque[tuple[bytes, tuple[int, int]]] = collections.deque()
+        self._pending_bytes = 0
         self._clock = Clock(None)
         self._joiner = Joiner()
         self._rest = b""
@@ -59,36 +65,55 @@ class Reader:
         self._file: int | None = None
 
     def run(self) -> None:
-        """Reads until the pipe ends."""
-        while True:
-            sources: list[Any] = [_PIPE] if self._control is None else [_PIPE, self._control]
-            readable, _, _ = select.select(sources, [], [], _IDLE_S if self._joiner.open else None)
-            if not readable:
-                self._settle()
+        """Reads until the pipe ends, and all of it is written."""
+        while not self._ended or self._pending:
+            sources: list[Any] = [] if self._ended else [_PIPE]
+            if self._control is not None:
+                sources.append(self._control)
+            waits = self._joiner.open or bool(self._rest)
+            readable, _, _ = select.select(
+                sources, [], [], 0 if self._pending else _IDLE_S if waits else None
+            )
             if self._control in readable:
                 self._told()
-            if _PIPE in readable and not self._read():
-                break
+            if _PIPE in readable:
+                self._read()
+                # Passing on comes first: the program must not wait for what is only written down.
+                if self._pending_bytes < _MOST_PENDING_BYTES:
+                    continue
+            if self._pending:
+                self._parse()
+            elif not readable:
+                self._settle()
         self._end()
 
-    def _read(self) -> bool:
-        """Reads what there is; returns False at the end."""
+    def _read(self) -> None:
+        """Reads what there is and passes it on."""
         data = os.read(_PIPE, _READ_BYTES)
-        now = time.time_ns(), time.monotonic_ns()
         if not data:
-            return False
+            self._ended = True
+            return
+        now = time.time_ns(), time.monotonic_ns()
         self._pass_on(data)
+        self._pending.append((data, now))
+        self._pending_bytes += len(data)
+
+    def _parse(self) -> None:
+        """Makes records of the oldest bytes that were read."""
+        data, now = self._pending.popleft()
+        self._pending_bytes -= len(data)
         begun = self._rest_at if self._rest else now
         lines = (self._rest + data).split(b"\n")
         self._rest = lines.pop()
         for number, line in enumerate(lines):
-            self._add(line, now if number else begun)
+            # Whatever is wrong with a line: what comes after it must be passed on.
+            with contextlib.suppress(Exception):
+                self._add(line, now if number else begun)
         self._rest_at = now if lines else begun
         if len(self._rest) > _LONGEST_LINE:
             rest, self._rest = self._rest, b""
             self._add(rest, self._rest_at)
         self._write()
-        return True
 
     def _pass_on(self, data: bytes) -> None:
         view = memoryview(data)
@@ -187,8 +212,10 @@ class Reader:
                 self._named = said
                 self._write()
             else:
-                while select.select([_PIPE], [], [], 0)[0] and self._read():
-                    pass
+                while not self._ended and select.select([_PIPE], [], [], 0)[0]:
+                    self._read()
+                while self._pending:
+                    self._parse()
                 self._settle()
                 with contextlib.suppress(OSError):
                     self._control.send(b"\n")
