@@ -95,6 +95,13 @@ class Settings:
         "How long a step must have waited for its data to get a `data_wait` span, in ms.",
         int,
     )
+    flight_recorder: int = _setting(
+        "OTEL_TF_FLIGHT_RECORDER",
+        16,
+        "How many steps' shorter waits for data are held back, to be written when a step fails or takes three "
+        "times as long as usual; 0: none.",
+        int,
+    )
     keep_batch: bool = _setting(
         "OTEL_TF_KEEP_BATCH",
         True,

@@ -9,6 +9,7 @@ from otel_tf import ids, semconv
 from otel_tf.identity import Identity
 from otel_tf.instrumentation.around import Instant, Wait
 from otel_tf.instrumentation.errors import status_only
+from otel_tf.instrumentation.flight_recorder import FlightRecorder, Held
 from otel_tf.instrumentation.open_step import PartOfStep
 from otel_tf.instrumentation.profiler import link
 from otel_tf.instrumentation.watching.notices import Notices
@@ -64,6 +65,12 @@ class StepFacts(NamedTuple):
     counts: bool = True
 
 
+def _time_taken_ns(facts: StepFacts) -> int:
+    """Returns how long a step and its waits for data took."""
+    before = [wait for wait in facts.waits if wait.begun[1] < facts.begun[1]]
+    return facts.end_mono_ns - facts.begun[1] + sum(wait.end_mono_ns - wait.begun[1] for wait in before)
+
+
 def _named(facts: StepFacts) -> tuple[str | int, ...]:
     """Returns what names the step within the run."""
     return (facts.number, "stream", facts.stream) if facts.stream else (facts.number,)
@@ -77,6 +84,7 @@ class StepSpans:
         self._threshold_ns = pipeline.settings.data_wait_threshold_ms * 1_000_000
         self._writes_roots = identity.is_chief
         self._followers: list[Follower] = []
+        self._recorder = FlightRecorder(pipeline.settings.flight_recorder)
         #: What is noticed of watched tensors while steps are written.
         self.notices: Notices | None = None
         self._run_id = ""
@@ -96,6 +104,7 @@ class StepSpans:
                 semconv.STEPS_PER_EXECUTION,
                 semconv.STEP_STREAM,
                 semconv.STEP_REWOUND_FROM,
+                semconv.STEP_SLOWDOWN,
             ),
             constants=self._worker,
             remote_parent=not self._writes_roots,
@@ -156,6 +165,7 @@ class StepSpans:
         seq, mono_ns, start_ns = facts.begun
         end_ns = start_ns + facts.end_mono_ns - mono_ns
         self._pipeline.metrics.step_duration.record((facts.end_mono_ns - mono_ns) / 1e9, self._worker)
+        slowdown = self._recorder.slowdown(_time_taken_ns(facts))
         values = (
             seq,
             mono_ns,
@@ -167,14 +177,21 @@ class StepSpans:
             facts.steps if facts.steps != 1 else None,
             stream or None,
             facts.rewound_from,
+            slowdown,
         )
         events = () if self.notices is None else self.notices.of_step(end_ns)
+        if slowdown is not None and error is None and self.notices is not None:
+            events = events or self.notices.of_all()
         records = [
             Record(self._train_step, trace_id, own_id, root_id, start_ns, end_ns, values, error, (), events)
         ]
         root_seq, root_mono_ns, _ = facts.root
+        written, short = self._waits(waits) if waits else ((), ())
+        held = Held(facts, short, trace_id, root_id, own_id)
+        for step in self._recorder.hold(held, write=slowdown is not None or error is not None):
+            for wait in step.waits:
+                records.append(self._wait(wait, step.facts, *step[2:]))
         if waits:
-            written = self._waits(waits)
             if written and written[0].begun[1] < root_mono_ns:
                 root_seq, root_mono_ns = written[0].outer[0], written[0].begun[1]
             for wait in written:
@@ -211,15 +228,14 @@ class StepSpans:
             (),
         )
 
-    def _waits(self, waits: tuple[Wait, ...]) -> list[Wait]:
-        """Measures all waits; returns those that are long enough for a span."""
-        long = []
+    def _waits(self, waits: tuple[Wait, ...]) -> tuple[tuple[Wait, ...], tuple[Wait, ...]]:
+        """Measures all waits; returns those that are long enough for a span, and the others."""
+        long, short = list[Wait](), list[Wait]()
         for wait in waits:
             waited_ns = wait.end_mono_ns - wait.begun[1]
             self._pipeline.metrics.data_wait_duration.record(waited_ns / 1e9, self._worker)
-            if waited_ns >= self._threshold_ns:
-                long.append(wait)
-        return long
+            (long if waited_ns >= self._threshold_ns else short).append(wait)
+        return tuple(long), tuple(short)
 
     def _wait(self, wait: Wait, facts: StepFacts, trace_id: int, root_id: int, own_id: int) -> Record:
         seq, mono_ns, _ = wait.begun

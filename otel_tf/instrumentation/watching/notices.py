@@ -105,6 +105,14 @@ class Notices:
                     found.append(event_of(kept))
         return tuple(found)
 
+    def of_all(self) -> tuple[SpanEvent, ...]:
+        """Returns the events of all rings of this process, for a step that is worth it."""
+        if not self._watches.active:
+            return ()
+        with _LOOKING:
+            return tuple(event_of(kept) for kept in self._watches.kept(self._task))
+        return ()
+
     def look(self) -> None:
         """Asks the rings, if it is time to.
 
