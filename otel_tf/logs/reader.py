@@ -112,7 +112,8 @@ class Reader:
         self._rest_at = now if lines else begun
         if len(self._rest) > _LONGEST_LINE:
             rest, self._rest = self._rest, b""
-            self._add(rest, self._rest_at)
+            with contextlib.suppress(Exception):
+                self._add(rest, self._rest_at)
         self._write()
 
     def _pass_on(self, data: bytes) -> None:
@@ -168,7 +169,8 @@ class Reader:
         """Ends the open record: nothing has followed."""
         if self._rest:
             rest, self._rest = self._rest, b""
-            self._add(rest, (time.time_ns(), time.monotonic_ns()))
+            with contextlib.suppress(Exception):
+                self._add(rest, self._rest_at)
         done = self._joiner.end()
         if done is not None:
             self._take(done)

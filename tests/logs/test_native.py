@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -13,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from otel_tf.logs.reader import Reader
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -286,3 +289,17 @@ def test_so_much_before_the_run_has_its_name_is_not_kept_in_memory_for_ever(tmp_
     code = "for number in range(15_000): say(f'line {number}\\n')\nos._exit(0)"
     run(tmp_path, code, OTEL_TF_RUN_ID="", OTEL_TF_RUN_DIR="")
     assert len(bodies(tmp_path)) == 15_000
+
+
+@pytest.mark.parametrize("end", [b"\n", b""], ids=["ended", "never ended"])
+def test_a_line_is_of_the_time_when_it_began(tmp_path: Path, end: bytes) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        reader = Reader(ours, {"folder": str(tmp_path), "stem": "a", "attributes": ""}, named=True)
+        for number, data in enumerate((b"be", b"gun" + end), 1):
+            reader._pending.append((data, (number, 100 + number)))
+            reader._parse()
+        reader._settle()
+    (record,) = records(tmp_path)
+    assert record["body"]["stringValue"] == "begun"
+    assert (record["timeUnixNano"], record["attributes"]["tensorflow.monotonic_ns"]) == ("1", "101")
