@@ -35,7 +35,7 @@ from otel_tf.instrumentation.profiler.sessions import (
     SUFFIX,
     LocalSession,
     RemoteSession,
-    meets_others,
+    is_coordinated,
     server_addresses,
     session_folder,
 )
@@ -220,11 +220,12 @@ class CaptureSeam(Seam):
     def _is_safe(self) -> bool:
         """Returns whether the process survives it.
 
-        TensorFlow's TraceMeRecorder keeps pointers into a vector that it goes on to fill, for events that
-        begin in one thread and end in another. Those of collectives between processes are such: some per
-        cent of the sessions end in a crash, also those that the program opens itself.
+        At the end of a session TensorFlow 2.21 (`TraceMeRecorder::Consume`) merges the halves of events that
+        begin in one thread and end in another, and writes into memory that it has freed. Two of 190 sessions
+        of two workers' bare loop ended in a crash, with us some five of 60, each of the worker that is not
+        the first. None of 300 of one process did, nor of 1,300 of servers without a coordination service.
         """
-        if self._policy.collectives or not meets_others():
+        if self._policy.collectives or not is_coordinated():
             return True
         if not self._said_unsafe:
             self._said_unsafe = True

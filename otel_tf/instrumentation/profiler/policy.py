@@ -27,8 +27,8 @@ class Policy:
         every: Steps from one profile to the next; 0: never by number.
         steps: Steps to be wholly inside of one.
         on_slow: Whether to take one when steps have become slow.
-        collectives: Whether to take one of a process that meets others in collectives, which TensorFlow 2.21
-            now and then crashes at.
+        collectives: Whether to take one of a worker that meets others in collectives, though TensorFlow 2.21
+            may crash at its end.
     """
 
     every: int = 0

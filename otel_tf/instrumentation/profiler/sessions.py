@@ -24,7 +24,7 @@ from tensorflow.python.profiler.internal import _pywrap_profiler
 from otel_tf import ids
 from otel_tf.instrumentation.profiler import service
 
-__all__ = ["SUFFIX", "LocalSession", "RemoteSession", "meets_others", "server_addresses", "session_folder"]
+__all__ = ["SUFFIX", "LocalSession", "RemoteSession", "is_coordinated", "server_addresses", "session_folder"]
 
 _logger = logging.getLogger("otel_tf")
 
@@ -181,9 +181,9 @@ def _take(scratch: Path, target: Path) -> bool:
     return False
 
 
-def meets_others() -> bool:
-    """Returns whether this process takes part in collectives of several processes."""
-    return getattr(context.context(), "_collective_ops_server_def", None) is not None
+def is_coordinated() -> bool:
+    """Returns whether this process, or its cluster, has joined TensorFlow's coordination service."""
+    return getattr(context.context(), "coordination_service", None) is not None
 
 
 def server_addresses() -> dict[str, str]:
