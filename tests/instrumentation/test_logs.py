@@ -215,3 +215,29 @@ def test_stderr_goes_over_otlp_too_where_logs_do(tmp_path: Path) -> None:
     assert attributes["log.iostream"] == "stderr"
     # What TensorFlow said while it was imported, before there was anything of ours to send it.
     assert any("cpu_feature_guard.cc" in attributes.values() for _, attributes in records)
+
+
+@pytest.mark.parametrize("package", ["keras", "tf_keras"])
+def test_callbacks_of_keras_have_the_step_before_or_their_own(capture: Capture, package: str) -> None:
+    keras = __import__(package)
+
+    class Say(keras.callbacks.Callback):  # type: ignore[misc, name-defined]
+        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+            LOGGER.info("begin %d", batch)
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            LOGGER.info("end %d", batch)
+
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            LOGGER.info("epoch")
+
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    model.fit(np.ones([8, 2]), np.ones([8, 1]), batch_size=2, verbose=0, callbacks=[Say()])
+    found = records(capture)
+    # The step is the training function: before it, the last one counts, behind it, its own.
+    for batch in range(1, 4):
+        assert step_of(found[f"begin {batch}"]) == batch
+        assert step_of(found[f"end {batch}"]) == batch + 1
+    assert step_of(found["begin 0"]) is None
+    assert step_of(found["epoch"]) == 4
