@@ -80,7 +80,7 @@ def make(folder: Path, steps: int) -> Path:
 def ours(path: Path, form: str) -> tuple[float, int, int, int]:
     """Returns seconds, bytes, op spans, events."""
     from otel_tf.profiler import profile
-    from otel_tf.profiler.encode import Json, Proto
+    from otel_tf.profiler.otlp import Json, Proto
     from otel_tf.profiler.sinks import encoded
 
     start = time.perf_counter()

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from otel_tf.errors import UserError
-from otel_tf.profiler.encode import Format, Json, Proto, requests
+from otel_tf.profiler.encode import Format, requests
 from otel_tf.profiler.limit import MOST_OPS, longest, summaries
+from otel_tf.profiler.otlp import Json, Proto
 from otel_tf.profiler.spans import batches, op_spans, resource_of
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def encoded(profile: Profile, format_: Format, *, limited: bool = False) -> Iter
 
     Args:
         profile: The profiles.
-        format_: `encode.Proto` or `encode.Json`.
+        format_: `otlp.Proto` or `otlp.Json`.
         limited: Whether to give of each step only the longest ops, and sums of the others.
     """
     spans = op_spans(profile)

@@ -9,7 +9,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from otel_tf.errors import UserError
 from otel_tf.profiler import linkage, profile
-from otel_tf.profiler.encode import Json, Proto
+from otel_tf.profiler.otlp import Json, Proto
 from otel_tf.profiler.sinks import encoded
 from tests.profiler.pss import Cluster, one_after_another
 from tests.profiler.spaces import SpaceOf

@@ -14,7 +14,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValue
 
 from otel_tf.profiler import encode
-from otel_tf.profiler.encode import Batch, Json, Layout, Proto, requests
+from otel_tf.profiler.encode import Batch, Layout, requests
+from otel_tf.profiler.otlp import Json, Proto
 
 RESOURCE = {"service.name": "mnist", "n": 7, "ok": True, "list": ["a", 'b"ü']}
 

@@ -11,8 +11,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from otel_tf.correlator import correlate
 from otel_tf.errors import UserError
 from otel_tf.profiler import linkage, profile
-from otel_tf.profiler.encode import Json, Proto
 from otel_tf.profiler.limit import longest
+from otel_tf.profiler.otlp import Json, Proto
 from otel_tf.profiler.regions import scope_of
 from otel_tf.profiler.sinks import check, encoded, write, write_run
 from otel_tf.profiler.spans import op_spans
