@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         UserError: A source cannot be used.
     """
-    from otel_tf.correlator.incidents import events_of_logs, events_of_spans, incidents
+    from otel_tf.correlator.incidents import events_of_logs, events_of_spans, incidents, places_of
 
     spans = None
     if args.plain:
@@ -51,8 +51,9 @@ def run(args: argparse.Namespace) -> int:
 
         merged = merge(args.sources, run=args.run, need=False, say=_say)
         spans = None if merged.result is None else merged.result.correlated
-        events = events_of_logs(merged.logs) + ([] if spans is None else events_of_spans(spans))
-    found = incidents(events, spans)
+        logs = merged.logs
+        events = events_of_logs(logs) + ([] if spans is None else events_of_spans(spans))
+    found = incidents(events, spans, places_of(logs))
     print(json.dumps({"incidents": found}) if args.format == "json" else _text(found))
     return 1 if args.check and found else 0
 

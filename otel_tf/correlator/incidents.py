@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from otel_tf.logs.failures import Failure, is_benign, read_failure
 from otel_tf.logs.hints import Patterns
 from otel_tf.logs.severity import ERROR, WARN
 
-__all__ = ["Event", "events_of_logs", "events_of_spans", "incidents"]
+__all__ = ["Event", "events_of_logs", "events_of_spans", "incidents", "places_of"]
 
 #: What follows from a failure does so within that: heartbeats and barriers have their timeouts.
 _WINDOW_NS = 120_000_000_000
@@ -31,6 +31,9 @@ _OF_ANOTHER = frozenset({"UNAVAILABLE", "ABORTED", "CANCELLED", "DEADLINE_EXCEED
 _MOST_DERIVED = 200
 
 _U64 = 0xFFFF_FFFF_FFFF_FFFF
+
+#: Pod and host by task.
+Places = Mapping[str, tuple[str | None, str | None]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,8 +71,10 @@ class Event:
         """The task where it happened, as far as is known."""
         return self.failure.worker or self.teller
 
-    def as_object(self) -> dict[str, Any]:
+    def as_object(self, places: Places) -> dict[str, Any]:
         """Returns it as JSON has it."""
+        own = self.failure.worker in (None, self.teller)
+        pod, host = (self.pod, self.host) if own else places.get(self.failure.worker or "", (None, None))
         return {
             "worker": self.worker,
             "op": self.failure.op,
@@ -77,8 +82,8 @@ class Event:
             "message": self.failure.message,
             "step": self.step,
             "device": self.failure.device,
-            "pod": self.pod if self.failure.worker in (None, self.teller) else None,
-            "host": self.host if self.failure.worker in (None, self.teller) else None,
+            "pod": pod,
+            "host": host,
             "told_by": self.teller,
             "source": self.source,
             "corrected_ns": self.at_ns,
@@ -175,12 +180,29 @@ def events_of_logs(logs: pa.Table) -> list[Event]:
     return found
 
 
-def incidents(events: Sequence[Event], spans: pa.Table | None = None) -> list[dict[str, Any]]:
+def places_of(logs: pa.Table) -> Places:
+    """Returns on which pod and host each task is, as its log records say.
+
+    Args:
+        logs: Rows of `PLACED` or `LOGS`.
+    """
+    some = logs.select(["worker", "pod", "host"])
+    somewhere = pc.or_(pc.is_valid(some["pod"]), pc.is_valid(some["host"]))
+    known = some.filter(pc.and_(pc.is_valid(some["worker"]), somewhere))
+    distinct = known.group_by(["worker", "pod", "host"], use_threads=False).aggregate([]).to_pylist()
+    # Of a task that was started again, where it was last.
+    return {row["worker"]: (row["pod"], row["host"]) for row in distinct}
+
+
+def incidents(
+    events: Sequence[Event], spans: pa.Table | None = None, places: Places | None = None
+) -> list[dict[str, Any]]:
     """Returns the incidents, the first one first, as JSON has them.
 
     Args:
         events: All tellings.
         spans: As `correlate` leaves them; tell who was behind when it happened.
+        places: Pod and host of each task, for failures that another one tells of.
     """
     groups: list[list[Event]] = []
     for event in sorted(events, key=_when):
@@ -189,7 +211,7 @@ def incidents(events: Sequence[Event], spans: pa.Table | None = None) -> list[di
             groups.append([event])
         else:
             group.append(event)
-    return [_incident(group, spans) for group in groups]
+    return [_incident(group, spans, places or {}) for group in groups]
 
 
 def _when(event: Event) -> tuple[bool, int, int]:
@@ -254,7 +276,7 @@ def _root(group: Sequence[Event]) -> Event:
     )
 
 
-def _incident(group: list[Event], spans: pa.Table | None) -> dict[str, Any]:
+def _incident(group: list[Event], spans: pa.Table | None, places: Places) -> dict[str, Any]:
     root = _root(group)
     first = next((event for event in group if not event.failure.derived), group[0])
     derived: dict[tuple[Any, ...], dict[str, Any]] = {}
@@ -265,10 +287,10 @@ def _incident(group: list[Event], spans: pa.Table | None) -> dict[str, Any]:
         if key in derived:
             derived[key]["count"] += 1
         else:
-            derived[key] = {**event.as_object(), "derived": event.failure.derived, "count": 1}
+            derived[key] = {**event.as_object(places), "derived": event.failure.derived, "count": 1}
     named = {event.worker for event in group} | {event.teller for event in group}
     return {
-        "root": root.as_object(),
+        "root": root.as_object(places),
         "derived": list(derived.values())[:_MOST_DERIVED],
         "workers": sorted(name for name in named if name is not None),
         "behind": [] if spans is None or root.at_ns is None else _behind(spans, root.at_ns),

@@ -61,10 +61,24 @@ def test_the_keys_that_scripts_rely_on(run_dir: Path, capsys: Any) -> None:
     assert one["workers"] == ["worker:0", "worker:1"]
 
 
+def test_a_failure_that_another_tells_of_has_the_place_of_its_own_task(run_dir: Path, capsys: Any) -> None:
+    text = (
+        "failed with UnavailableError():Socket closed\n"
+        "Additional GRPC error information from remote target /job:worker/replica:0/task:1 while calling x:"
+    )
+    (run_dir / "0.logs.jsonl").write_text(failed("worker:0", 33 * MS, text))
+    (run_dir / "1.logs.jsonl").write_text(logs_line("worker:1", record(5 * MS, "started")))
+    (one,) = report(capsys, str(run_dir))
+    assert (one["root"]["worker"], one["root"]["told_by"]) == ("worker:1", "worker:0")
+    assert (one["root"]["pod"], one["root"]["host"]) == ("pod-1", "node-1")
+    # worker:0 has taken three steps by then, the dead one two.
+    assert one["behind"] == [{"worker": "worker:1", "step": 2, "behind": 1}]
+
+
 def test_for_people_and_as_a_check(run_dir: Path, capsys: Any) -> None:
     assert main(["incidents", str(run_dir), "--check"]) == 1
     said = capsys.readouterr().out
-    assert said.startswith("1. RESOURCE_EXHAUSTED on worker:1, pod pod-1, step 2\n   no room\n")
+    assert said.startswith("1. RESOURCE_EXHAUSTED on worker:1, pod pod-1, host node-1, step 2\n   no room\n")
     assert "   - follows: worker:0: CANCELLED" in said
 
 

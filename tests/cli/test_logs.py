@@ -45,6 +45,7 @@ def _resource(worker: str) -> dict[str, Any]:
                 "tensorflow.task.type": kind,
                 "tensorflow.task.index": int(index),
                 "k8s.pod.name": f"pod-{index}",
+                "host.name": f"node-{index}",
             }
         )
     }
