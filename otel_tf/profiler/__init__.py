@@ -1,9 +1,13 @@
 """Profiles of TensorFlow as spans: XSpace files to Arrow columns, op spans, edges between machines, OTLP.
 
-Needs no TensorFlow. `profile` does everything; the parts can be had one by one::
+Needs no TensorFlow. `profile` does everything::
 
     profiled = profile(["logdir"], run=["otel-tf-runs/r1"], cluster={"localhost:32101": "worker:0"})
-    profiled.events, profiled.steps, profiled.ops, profiled.edges, profiled.staleness, profiled.report
+    profiled.ops, profiled.steps, profiled.edges, profiled.staleness, profiled.report  # and more, below
+
+The parts can be had one by one: `xspace.read_file` (bytes to columns), `executor.read_ops` (runs of functions
+and ops), `link.link`, `regions`, `edges`, `staleness`; `sinks.encoded(profiled, otlp.Proto())` yields OTLP
+requests, `sinks.write` goes to files and Jaeger.
 
 What a program may leave in a profile, and in the run, for this to find:
 
@@ -29,22 +33,20 @@ host):
   be read).
 - ``events``, as in the file: ``host``, ``plane``, ``line`` (number within the host), ``line_id``,
   ``line_name``, ``name``, ``type`` (TensorFlow's display name: the op type), ``start_ps``, ``duration_ps``,
-  and the stats ``step_num _r otel_trace otel_span id step_id iter_num _pt _p _ct _c group_id correlation_id
-  run_id context_id instance_key group_key from to key kernel_type node eager_op`` (``node`` is the stat
-  ``name``); null where an event has none.
+  and the stats of `xspace.STATS` (``node`` is the stat ``name``); null where an event has none.
 - ``steps``, a row a run of a function on one host: ``host``, ``step_id`` (the executor's), ``function``,
   ``start_ns``, ``end_ns``, ``worker`` (whose step it was, also on a parameter server), ``global_step``,
   ``trace_id`` (binary 16), ``span_id`` (binary 8) of the step's span, ``linked`` (by ``traceme``, ``stamps``,
   ``dispatch``, ``step_id``, or null: then the span is made here).
 - ``ops``, a row an op: ``host``, ``step`` (row of ``steps``, -1 for none), ``name`` (of the node), ``type``,
   ``device``, ``start_ns``, ``end_ns``, ``parent`` (row of ``ops`` it is nested in, -1 for none), ``region``
-  (row of ``regions``, -1), ``variable``, ``span_id`` (int64, as in the correlator).
-- ``regions``: ``name`` (``attention``, ``attention/inner``), ``step``, ``parent``, ``start_ns``,
-  ``end_ns``, ``span_id``.
+  (row of ``region_spans``, -1), ``variable``, ``span_id`` (int64, as in the correlator).
+- ``region_spans``, a row a region of a step: ``name``, ``scope``, ``step`` (a row of ``steps``), ``host``,
+  ``parent`` (row, -1), ``start_ns``, ``end_ns``, ``span_id``.
 - ``edges``, between rows of ``ops``: ``src``, ``dst``, ``kind`` (``send_recv``, ``collective``, ``apply``),
   ``step_id``, ``key`` (rendezvous key; ``group/instance/occurrence``; variable). A send begins before its
-  receive ends; of a collective ``src`` is its last entrant; ``apply`` is one apply to a variable and the
-  next.
+  receive ends. Of a collective the first host's member stands with each other one: both were in it, so each
+  began before the other ended. ``apply`` is one apply to a variable and the next on its host.
 - ``staleness``, a row a gradient applied on a parameter server: ``op`` (row of ``ops``), ``step``,
   ``variable`` (the applying op's name where no one said), ``read_version``, ``applied_version``,
   ``staleness`` (applies by others between read and apply; null where not exact).
