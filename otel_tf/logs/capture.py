@@ -19,8 +19,10 @@ from otel_tf.telemetry import LogRecord
 
 __all__ = ["LogCapture", "StepNow"]
 
-#: Ours to the network, or about it: to take those would go in circles.
-_NOT_TAKEN = ("opentelemetry.exporter", "opentelemetry.sdk", "urllib3", "grpc")
+#: About sending: to take those would go in circles.
+_NOT_TAKEN = ("opentelemetry.exporter", "opentelemetry.sdk")
+#: So would what libraries log in threads of ours (urllib3 every request, for one).
+_OUR_THREADS, _OUR_LOGGER = "otel-tf", "otel_tf"
 _LONGEST_BODY = 1 << 16
 #: Python's own attributes of a record are what ``extra=`` may not set.
 _PLAIN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
@@ -111,6 +113,9 @@ class LogCapture:
     def _take(self, record: logging.LogRecord) -> StepNow | None:
         """Takes one record; None where it is none of the program's."""
         if record.name.startswith(_NOT_TAKEN):
+            return None
+        thread = record.threadName
+        if thread is not None and thread.startswith(_OUR_THREADS) and record.name != _OUR_LOGGER:
             return None
         try:
             instant = self._now()

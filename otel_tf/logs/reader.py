@@ -258,7 +258,7 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    # Isolated (-I -S): only the package itself and the standard library.
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+    # Isolated (-I -S): only the package itself and, before it, the standard library.
+    sys.path.append(str(Path(__file__).resolve().parents[2]))
     main(sys.argv[1:])
     os._exit(0)

@@ -6,6 +6,7 @@ import io
 import itertools
 import logging
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -169,9 +170,17 @@ def test_messages_that_cannot_be_made(taken: Taken, logger: logging.Logger, monk
     assert [record.body for record in taken.records] == ["%d", "fine"]
 
 
-def test_the_exporters_own_lines_are_not_taken(taken: Taken) -> None:
+def test_lines_about_sending_lines_are_not_taken(taken: Taken) -> None:
+    def send() -> None:
+        logging.getLogger("urllib3.connectionpool").warning("POST /v1/logs")
+        logging.getLogger("otel_tf").warning("cannot be sent")
+
     logging.getLogger("opentelemetry.exporter.otlp").error("failed")
-    assert taken.facts == []
+    for name in ("otel-tf shipper", "the program's"):
+        thread = threading.Thread(target=send, name=name)
+        thread.start()
+        thread.join()
+    assert [record.body for record in taken.records] == ["cannot be sent", "POST /v1/logs", "cannot be sent"]
 
 
 def test_somebody_who_wraps_after_us_is_left_in_place(logger: logging.Logger) -> None:
