@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from otel_tf import semconv
 from otel_tf.errors import UserError
+from otel_tf.telemetry._spool import TRACES_SUFFIX
 
 __all__ = ["Identity", "Run", "RunSteps", "read_cluster", "read_run"]
 
@@ -88,7 +89,7 @@ def read_run(sources: Sequence[str], say: Callable[[str], None] = lambda _: None
     """
     from otel_tf.correlator import sources as correlator_sources
 
-    spans = correlator_sources.read(sources, say=say).spans
+    spans = correlator_sources.read([file for each in sources for file in _files(each)], say=say).spans
     folders = [Path(source) for source in sources if "://" not in source and Path(source).is_dir()]
     cluster: dict[str, str] = {}
     variables: dict[str, dict[str, str]] = {}
@@ -107,6 +108,14 @@ def read_run(sources: Sequence[str], say: Callable[[str], None] = lambda _: None
         cluster=cluster,
         variables=variables,
     )
+
+
+def _files(source: str) -> list[str]:
+    """Returns what to read of a source: of a run directory the spool, and not the ops that it has already."""
+    if "://" in source or not Path(source).is_dir():
+        return [source]
+    spool = [str(file) for file in sorted(Path(source).rglob(f"*{TRACES_SUFFIX}")) if file.stat().st_size]
+    return spool or [source]
 
 
 def read_cluster(path: Path) -> dict[str, str]:
