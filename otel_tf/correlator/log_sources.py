@@ -8,10 +8,12 @@ from typing import BinaryIO
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from otel_tf import semconv
+from otel_tf.correlator.columns import Int, codes, integers
 from otel_tf.correlator.log_tables import LOGS
 from otel_tf.correlator.sources import ids
 from otel_tf.correlator.sources.any_value import plain
@@ -22,6 +24,8 @@ from otel_tf.correlator.sources.skipped import Skipped
 from otel_tf.errors import UserError
 
 __all__ = ["read_logs"]
+
+Mask = npt.NDArray[np.bool_]
 
 _PART_BYTES = 4 << 20
 _MARK = b'"resourceLogs"'
@@ -77,17 +81,57 @@ def read_logs(specs: Sequence[str], skipped: Skipped, *, run: str | None = None)
     Raises:
         UserError: A source cannot be read, or there is no such run.
     """
-    tables = [LOGS.empty_table()]
-    for spec in specs:
-        if "://" in spec:
-            continue
-        for file in _files(Path(spec)):
-            try:
-                tables += _read_file(file, skipped)
-            except OSError as error:
-                raise UserError(f"{file}: {error.strerror or error}") from None
+    tables, sizes = [LOGS.empty_table()], [0]
+    paths = [file for spec in specs if "://" not in spec for file in _files(Path(spec))]
+    for file in paths:
+        try:
+            found = list(_read_file(file, skipped))
+        except OSError as error:
+            raise UserError(f"{file}: {error.strerror or error}") from None
+        tables += found
+        sizes.append(sum(table.num_rows for table in found))
     table = pa.concat_tables(tables).unify_dictionaries().combine_chunks()
+    table = _once(table, np.repeat(np.arange(len(sizes)), sizes), skipped)
     return _of_run(table, run)
+
+
+def _once(table: pa.Table, file: Int, skipped: Skipped) -> pa.Table:
+    """Returns records that several files have once: a run's spool, and what a Collector has kept of it.
+
+    One file may have the same line several times, all read at one instant: the n-th of one file is the n-th
+    of another.
+    """
+    writer = np.zeros(table.num_rows, np.int64)
+    for name in ("process", "pid", "stream"):
+        code, names = codes(table[name])
+        writer = writer * (len(names) + 1) + code + 1
+    pairs = np.unique(np.stack([writer, file]), axis=1)[0]
+    several = pairs[1:][pairs[1:] == pairs[:-1]]
+    rows = np.flatnonzero(np.isin(writer, several))
+    if not len(rows):
+        return table
+    some = table.take(pa.array(rows))
+    body = some["body"].dictionary_encode().combine_chunks().indices.to_numpy(zero_copy_only=False)
+    keys = [writer[rows], *(integers(some[name]) for name in ("seq", "observed_ns", "time_ns")), body]
+    order = np.lexsort([file[rows], *keys])
+    again = _like_before([*keys, file[rows]], order)
+    place = np.arange(len(rows))
+    nth = np.empty(len(rows), np.int64)
+    nth[order] = place - np.maximum.accumulate(np.where(again, 0, place))
+    order = np.lexsort([file[rows], nth, *keys])
+    duplicate = np.zeros(table.num_rows, np.bool_)
+    duplicate[rows[order[_like_before([*keys, nth], order)]]] = True
+    skipped.add("duplicate", "a log record that several files have", int(duplicate.sum()))
+    return table.filter(pa.array(~duplicate)).combine_chunks()
+
+
+def _like_before(keys: Sequence[Int], order: Int) -> Mask:
+    """Returns where, in ``order``, all keys are those of the one before."""
+    same = np.ones(len(order), np.bool_)
+    same[:1] = False
+    for key in keys:
+        same[1:] &= key[order][1:] == key[order][:-1]
+    return same
 
 
 def _files(path: Path) -> list[Path]:

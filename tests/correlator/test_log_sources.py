@@ -150,3 +150,22 @@ def test_of_several_runs_the_last_or_the_one_that_is_asked_for(tmp_path: Path) -
 def test_files_without_any(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "a.jsonl").write_bytes(content)
     assert read(tmp_path) == []
+
+
+def test_what_several_files_have_is_there_once(tmp_path: Path) -> None:
+    bodies = ["same", "same", "other"]
+    (tmp_path / "spool.jsonl").write_bytes(line(*bodies))
+    (tmp_path / "gateway.jsonl").write_bytes(line(*reversed(bodies)) + line("only there"))
+    skipped = Skipped()
+    found = read_logs([str(tmp_path)], skipped)["body"].to_pylist()
+    assert sorted(found) == ["only there", "other", "other", "same", "same", "same"]
+    # Those that differ in time are others: of the three of each file, one is in both.
+    assert skipped.counts == {"duplicate": 1}
+
+
+def test_a_line_that_came_twice_in_one_file_is_there_twice(tmp_path: Path) -> None:
+    twice = line("again") + line("again")
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.jsonl").write_bytes(twice)
+    assert [row["body"] for row in read(tmp_path)] == ["again", "again"]
+    assert [row["body"] for row in read(tmp_path / "a.jsonl")] == ["again", "again"]
