@@ -81,7 +81,7 @@ class LogSeam(Seam):
             return
         pipeline = self._pipeline
         folder, stem = pipeline.run_dir, stem_of(pipeline.identity)
-        capture.name(folder, stem, pipeline.resource.as_json())
+        capture.name(folder, stem, pipeline.identity.task, pipeline.resource.as_json())
         if pipeline.logs.sends:
             from otel_tf.logs.forward import Forwarder
 

@@ -53,15 +53,16 @@ class NativeLogs:
         self._real = real
         self._pid = os.getpid()
 
-    def name(self, folder: Path, stem: str, attributes: str) -> None:
+    def name(self, folder: Path, stem: str, worker: str, attributes: str) -> None:
         """Says where the lines belong, once the run has its name.
 
         Args:
             folder: The run directory.
             stem: ``<task>.<pid>``.
+            worker: The task.
             attributes: The process's resource, elements of a ``KeyValue`` array in JSON.
         """
-        self._tell({"folder": str(folder), "stem": stem, "attributes": attributes})
+        self._tell({"folder": str(folder), "stem": stem, "worker": worker, "attributes": attributes})
 
     def sync(self, timeout_s: float = _SYNC_S) -> bool:
         """Waits until everything written so far has been passed on and spooled; returns whether it has."""
@@ -134,6 +135,7 @@ def capture_native_logs(*, wanted: bool = True, **settings: Any) -> NativeLogs |
         unnamed = {
             "folder": str(folder.absolute()),
             "stem": stem_of(identity),
+            "worker": identity.task,
             "attributes": attribute_list(_resource(identity)),
         }
         try:

@@ -154,6 +154,7 @@ class Reader:
         own_ns = None if head is None or head.format == TIMED else head.time_ns
         attributes = attribute_list(
             {
+                semconv.WORKER: (self._named or self._unnamed).get("worker"),
                 semconv.MONOTONIC_NS: mono_ns,
                 semconv.LOG_IOSTREAM: "stderr",
                 semconv.CODE_FILE_PATH: head.file if head else None,

@@ -94,6 +94,7 @@ def test_the_last_words_before_a_crash_arrive(tmp_path: Path, number: signal.Sig
     assert first["attributes"]["code.file.path"] == "local_rendezvous.cc"
     assert first["attributes"]["code.line.number"] == "412"
     assert first["attributes"]["log.iostream"] == "stderr"
+    assert first["attributes"]["tensorflow.worker"] == "local:0"
     assert [second["body"]["stringValue"], third["body"]["stringValue"]] == [
         "printed by tf.print",
         "last words",
@@ -271,7 +272,7 @@ def test_a_run_that_gets_its_name_later_has_all_lines_in_one_folder(tmp_path: Pa
         from otel_tf.logs.native import captured
         say("early\\n")
         time.sleep(0.2)
-        captured().name(Path("named"), "worker-1.5", '{"key":"a","value":{"stringValue":"b"}}')
+        captured().name(Path("named"), "worker-1.5", "worker:1", '{"key":"a","value":{"stringValue":"b"}}')
         say("late\\n")
         """,
         OTEL_TF_RUN_ID="",
