@@ -66,6 +66,7 @@ _REPLICA = re.compile(r"(?:^|/)replica_(\d+)/")
 _DERIVED = re.compile(r"\[_Derived_\]|\b_Derived_\b")
 _NO_STACKS = "<stack traces unavailable>"
 _DERIVED_PAYLOAD = "DerivedStatus"
+_CANCELLED = "CANCELLED"
 _OUR_MACHINE = ("localhost",)
 
 
@@ -145,9 +146,13 @@ def parse(message: str, payloads: Collection[str] = ()) -> ParsedError:
     stacks, body = _stacks(message)
     derived = any(_DERIVED_PAYLOAD in name for name in payloads)
     roots = []
-    for code, text in _split(body):
-        root = _root(text, stacks, op)
-        roots.append(dataclasses.replace(root, code=code, derived=derived or root.derived))
+    parts = _split(body)
+    real = any(code not in (None, _CANCELLED) for code, _, _ in parts)
+    for code, text, hops in parts:
+        root = _root(text, hops, stacks, op)
+        # Whatever else was running is cancelled by the one that fails.
+        follows = derived or root.derived or (real and code == _CANCELLED)
+        roots.append(dataclasses.replace(root, code=code, derived=follows))
     roots.sort(key=lambda root: root.derived)
     return ParsedError(_distinct(roots)[:_MOST_ROOTS])
 
@@ -170,22 +175,22 @@ def _stacks(message: str) -> tuple[dict[str, tuple[Frame, ...]], str]:
     return stacks, body.removeprefix("Graph execution error:").strip("\n")
 
 
-def _split(body: str) -> list[tuple[str | None, str]]:
-    """Returns code and text of each root error."""
+def _split(body: str) -> list[tuple[str | None, str, str]]:
+    """Returns code, text and, if the text does not name them, hops of each root error."""
     several = _ROOTS.search(body)
     if several is None:
-        return [(None, body)]
+        return [(None, body, "")]
     inner = body[several.end() :]
     end = _END_OF_ROOTS.search(inner)
     tail = inner[end.start() :] if end else ""
     inner = inner[: end.start()] if end else inner
     marks = list(_ROOT.finditer(inner))
     if not marks:
-        return [(None, body)]
+        return [(None, body, "")]
     ends = [mark.start() for mark in marks[1:]] + [len(inner)]
     # Hops of all of them follow the last one; its own come first.
     return [
-        (mark["code"].strip().upper().replace(" ", "_"), f"{inner[mark.end() : stop]}\n{tail}")
+        (mark["code"].strip().upper().replace(" ", "_"), inner[mark.end() : stop], tail)
         for mark, stop in zip(marks, ends, strict=True)
     ]
 
@@ -198,14 +203,14 @@ def _distinct(roots: list[RootError]) -> tuple[RootError, ...]:
     return tuple(known.values())
 
 
-def _root(text: str, stacks: dict[str, tuple[Frame, ...]], op: str | None) -> RootError:
+def _root(text: str, hops: str, stacks: dict[str, tuple[Frame, ...]], op: str | None) -> RootError:
     device = None
     for place in _FUNCTION_NODE.finditer(text):
         wrapped = _WRAPPED.match(place["name"])
         if wrapped is not None:
             op, device = op or wrapped["op"], wrapped["device"]
             break
-    hop = _HOP.search(text)
+    hop = _HOP.search(text) or _HOP.search(hops)
     worker = None if hop is None else f"{hop['job']}:{hop['task']}"
     found_node = _NODE.search(text)
     node = None if found_node is None else found_node["node"].strip()

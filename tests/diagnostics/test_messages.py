@@ -134,6 +134,19 @@ def test_roots_are_kept_apart_and_told_once() -> None:
     assert (second.code, second.derived, second.text) == ("CANCELLED", True, "RecvAsync is cancelled.")
 
 
+def test_what_was_cancelled_only_follows() -> None:
+    """Its text names no node; that of the error that cancelled it is not its own."""
+    assertion = "assertion failed: [m]\n\t [[{{node Assert}}]]"
+    first, second = parse(
+        f"2 root error(s) found.\n  (0) CANCELLED:  Runtime::Run\n  (1) INVALID_ARGUMENT:  {assertion}\n"
+        "0 successful operations.\n0 derived errors ignored.\nAdditional GRPC error information from remote "
+        f"target /job:worker/replica:0/task:0 while calling X:\n:UNKNOWN: {{grpc_message:{assertion!r}}}"
+    ).roots
+    assert (first.code, first.derived, first.node) == ("INVALID_ARGUMENT", False, "Assert")
+    assert (second.code, second.derived, second.node) == ("CANCELLED", True, None)
+    assert first.worker == second.worker == "worker:0"
+
+
 def test_events_of_several_roots() -> None:
     error = parse(TWO_ROOTS)
     assert of_error(error)["tensorflow.error.roots"] == 2

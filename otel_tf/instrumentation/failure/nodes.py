@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+from pathlib import Path
 from typing import Any
 
+import tensorflow as tf
 from tensorflow.python.framework import func_graph
 
-from otel_tf.diagnostics.messages import ParsedError, RootError
+from otel_tf.diagnostics.messages import Frame, ParsedError, RootError
 
-__all__ = ["graphs_in", "type_of_node", "with_ops"]
+__all__ = ["graphs_in", "with_ops"]
 
 _MOST_GRAPHS = 1_000
+#: Folders whose frames say nothing of the program.
+_INSIDE = (f"{Path(tf.__file__).parent}{os.sep}", f"{Path(__file__).parents[2]}{os.sep}", "<frozen ")
 _SECOND_REPLICA = "replica_1/"
 
 
@@ -35,16 +40,19 @@ def with_ops(parsed: ParsedError, error: Any, graph: Any) -> ParsedError:
 def _with_op(root: RootError, graph: Any) -> RootError:
     if root.node is None:
         return root
+    op = _find(graph, root.node)
     return dataclasses.replace(
         root,
-        op=root.op or type_of_node(graph, root.node),
+        op=root.op or (None if op is None else str(op.type)),
+        # TensorFlow leaves the stack out where it takes the node to be in another function.
+        stack=root.stack or (() if op is None else _stack(op)),
         # The first replica's nodes bear no number, where there are several.
         replica=0 if root.replica is None and _has_replicas(graph) else root.replica,
     )
 
 
-def type_of_node(graph: Any, name: str) -> str | None:
-    """Returns the op type of a node by its name in errors.
+def _find(graph: Any, name: str) -> Any | None:
+    """Returns the op of a node by its name in errors.
 
     That is its name in the function it was made in, or, below a branch, the name of the branching op, a
     slash and its name in the branch. A node that only an optimised graph has is not found: None.
@@ -52,8 +60,17 @@ def type_of_node(graph: Any, name: str) -> str | None:
     for each in graphs_in(graph):
         op = _reached(each, name)
         if op is not None:
-            return str(op.type)
+            return op
     return None
+
+
+def _stack(op: Any) -> tuple[Frame, ...]:
+    """Returns the program's own lines among those that an op was made at."""
+    return tuple(
+        Frame(frame.filename, frame.lineno, frame.name)
+        for frame in op.traceback
+        if not frame.filename.startswith(_INSIDE)
+    )
 
 
 def graphs_in(graph: Any) -> list[Any]:
