@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["dense", "match", "occurrence"]
+__all__ = ["dense", "match", "occurrence", "used"]
 
 Int = npt.NDArray[np.int64]
 
@@ -36,6 +38,12 @@ def _ranks(key: Int, span: int | None) -> Int:
         found: Int = (np.cumsum(present) - 1)[key]
         return found
     return np.unique(key, return_inverse=True)[1].reshape(-1).astype(np.int64)
+
+
+def used(codes: npt.NDArray[np.signedinteger[Any]]) -> list[int]:
+    """Returns the distinct ones of small numbers, without those below 0."""
+    found: list[int] = np.flatnonzero(np.bincount(codes + 1)[1:]).tolist()
+    return found
 
 
 def occurrence(group: Int, *order: Int) -> Int:

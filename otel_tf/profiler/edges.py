@@ -14,7 +14,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from otel_tf.profiler._keys import dense, match, occurrence
+from otel_tf.profiler._keys import dense, match, occurrence, used
 from otel_tf.profiler.combine import Whole
 from otel_tf.profiler.executor import NONE
 
@@ -80,9 +80,9 @@ def of_type(whole: Whole, *types: str) -> Mask:
 
 def types_that(whole: Whole, is_meant: Callable[[str], bool]) -> Mask:
     """Returns which ops are of a type that is meant (N,)."""
-    used = np.unique(whole.ops.type)
+    types = used(whole.ops.type)
     table = np.zeros(len(whole.words) + 1, np.bool_)
-    table[used] = [number >= 0 and is_meant(whole.words[number]) for number in used.tolist()]
+    table[types] = [is_meant(whole.words[number]) for number in types]
     found: Mask = table[whole.ops.type]
     return found
 
@@ -116,10 +116,9 @@ def _send_recv(whole: Whole) -> Edges:
     sends = np.flatnonzero(of_type(whole, *_SENDS) & inside)
     receives = np.flatnonzero(of_type(whole, *_RECEIVES) & inside & ops.ended)
     # The name that the other end of each send has, by number of the send's own.
-    numbers = {whole.words[number]: number for number in np.unique(ops.name[receives]).tolist()}
-    used = np.unique(ops.name[sends])
+    numbers = {whole.words[number]: number for number in used(ops.name[receives])}
     partner = np.full(len(whole.words), -1, np.int64)
-    for number in used.tolist():
+    for number in used(ops.name[sends]):
         end = _END.fullmatch(whole.words[number])
         if end:
             partner[number] = numbers.get(f"{end[1]}{int(end[2]) + 1}", -1)

@@ -53,10 +53,27 @@ def enclosing(events: Intervals, outer: Mask, inner: Int) -> Int:
     found = np.full(len(inner), -1, np.int64)
     if not len(rows) or not len(inner):
         return found
-    ends = np.sort(events.end[rows])
+    begin, end = events.start[rows], events.end[rows]
     # How many of `rows` come before each event.
     before = np.zeros(len(events) + 1, np.int64)
     np.cumsum(outer & (events.length > 0), out=before[1:])
+
+    if (end[:-1] <= begin[1:]).all():
+        # None lies in another: the last that began before is the only one that can be around.
+        last = before[inner] - 1
+        row = rows[np.maximum(last, 0)]
+        hit = (last >= 0) & (events.end[row] > events.start[inner])
+    else:
+        row, hit = _by_depth(events, rows, before, inner)
+    hit &= (events.line[row] == events.line[inner]) & (events.end[row] >= events.end[inner])
+    hit &= events.start[row] <= events.start[inner]
+    found[hit] = row[hit]
+    return found
+
+
+def _by_depth(events: Intervals, rows: Int, before: Int, inner: Int) -> tuple[Int, Mask]:
+    """Returns the last of ``rows`` a level above each of ``inner``, and where there is one."""
+    ends = np.sort(events.end[rows])
 
     def depth(of: Int) -> Int:
         level: Int = before[of] - np.searchsorted(ends, events.start[of], side="right")
@@ -67,16 +84,10 @@ def enclosing(events: Intervals, outer: Mask, inner: Int) -> Int:
     width = len(rows) + 1
     order = np.argsort(level, kind="stable")
     key = level[order] * width + order
-    wanted = (depth(inner) - 1) * width + before[inner]
-    at = np.searchsorted(key, wanted) - 1
-    hit = at >= 0
+    wanted = depth(inner) - 1
+    at = np.searchsorted(key, wanted * width + before[inner]) - 1
     candidate = order[np.maximum(at, 0)]
-    hit &= level[candidate] == depth(inner) - 1
-    row = rows[candidate]
-    hit &= (events.line[row] == events.line[inner]) & (events.end[row] >= events.end[inner])
-    hit &= events.start[row] <= events.start[inner]
-    found[hit] = row[hit]
-    return found
+    return rows[candidate], (at >= 0) & (level[candidate] == wanted)
 
 
 def roots(parent: Int) -> Int:

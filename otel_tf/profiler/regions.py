@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from otel_tf.profiler._keys import dense, match
+from otel_tf.profiler._keys import dense, match, used
 from otel_tf.profiler.combine import Whole
 from otel_tf.profiler.link import Links
 
@@ -69,7 +69,7 @@ def regions_of(whole: Whole, links: Links, known: Mapping[str, str]) -> Regions:
     around = _around(scopes)
     ops = whole.ops
     table = np.full(len(whole.words) + 1, -1, np.int64)
-    for word in np.unique(ops.name).tolist() if scopes else ():
+    for word in used(ops.name) if scopes else ():
         table[word] = scope_of(whole.words[word], scopes)
     scope = np.where(ops.step >= 0, table[ops.name], -1)
     rows = np.flatnonzero(scope >= 0)

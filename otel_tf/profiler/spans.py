@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from otel_tf import ids, semconv
-from otel_tf.profiler._keys import dense, occurrence
+from otel_tf.profiler._keys import dense, occurrence, used
 from otel_tf.profiler.combine import Host, Whole
 from otel_tf.profiler.encode import Batch, Layout
 from otel_tf.profiler.executor import NONE
@@ -61,13 +61,14 @@ def op_ids(whole: Whole) -> Int:
     ops = whole.ops
     seeds = np.array([_hash("op", host.session, host.path.name) for host in whole.hosts], np.int64)
     words = np.zeros(len(whole.words) + 1, np.int64)
-    for word in np.unique(ops.name).tolist():
+    for word in used(ops.name):
         words[word] = _hash(whole.words[word])
     step_id = np.append(whole.steps.step_id, NONE)[ops.step]
     found = _mixed(seeds[ops.host] ^ step_id)
     found = _mixed(found ^ words[ops.name])
     found = _mixed(found ^ ops.start_ns)
-    if len(np.unique(found)) < len(found):  # one op twice at the same time, on several threads
+    ordered = np.sort(found)
+    if (ordered[1:] == ordered[:-1]).any():  # one op twice at the same time, on several threads
         found = _mixed(found + occurrence(dense(found)))
     return np.where(found == 0, 1, found)
 
