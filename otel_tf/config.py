@@ -98,8 +98,8 @@ class Settings:
     flight_recorder: int = _setting(
         "OTEL_TF_FLIGHT_RECORDER",
         16,
-        "How many steps' shorter waits for data are held back, to be written when a step fails or takes three "
-        "times as long as usual; 0: none.",
+        "How many steps' shorter waits for data are held back, to be written when a step fails or takes "
+        "three times as long as usual; 0: none.",
         int,
     )
     keep_batch: bool = _setting(
@@ -112,7 +112,8 @@ class Settings:
     failure_capture_ms: int = _setting(
         "OTEL_TF_FAILURE_CAPTURE",
         2000,
-        "How long a step that failed may be held up to look at its tensors, in ms; 0: they are not looked at.",
+        "How long a step that failed may be held up to look at its tensors, in ms; 0: they are not looked "
+        "at.",
         int,
     )
     flush_interval_ms: int = _setting(
