@@ -146,7 +146,7 @@ def test_a_step_fails_with_the_parameter_server(recorded: list[SpooledSpan]) -> 
     assert failed
     for step in failed:
         assert step.attributes["error.type"] in ("UNAVAILABLE", "ABORTED")
-        assert [event["name"] for event in step.events] == ["exception"]
+        assert [event["name"] for event in step.events].count("exception") == 1
 
 
 def test_the_session_is_made_anew_and_the_counter_goes_back(recorded: list[SpooledSpan]) -> None:
