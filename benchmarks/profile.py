@@ -34,13 +34,13 @@ XPROF = """
 import glob, resource, sys, time
 from xprof.convert.raw_to_tool_data import xspace_to_tool_data
 def run(path):
-    start = time.perf_counter()
+    start, cpu = time.perf_counter(), time.process_time()
     data, _ = xspace_to_tool_data([path], "trace_viewer", {})
-    return time.perf_counter() - start, len(data)
+    return time.perf_counter() - start, time.process_time() - cpu, len(data)
 run(sys.argv[1])
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-seconds, size = run(sys.argv[2])
-print(seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before, size, 0, 0)
+seconds, cpu, size = run(sys.argv[2])
+print(seconds, cpu, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before, size, 0, 0)
 """
 
 
@@ -145,14 +145,18 @@ def sdk(path: Path, most: int) -> tuple[float, int, int, int]:
     return seconds, keep.size * len(ops) // count, len(ops), sum(host.events for host in whole.hosts)
 
 
-def way(name: str, small: Path, path: Path) -> tuple[float, int, int, int, int]:
-    """Runs one way in this process: seconds, KB, bytes, op spans, events."""
+def way(name: str, small: Path, path: Path) -> tuple[float, float, int, int, int, int]:
+    """Runs one way in this process: seconds, CPU seconds, KB, bytes, op spans, events."""
     run = (lambda file, few=False: sdk(file, 100 if few else SDK_OPS)) if name == "SDK" else None
     form = name.partition(" ")[2]
     run(small, True) if run else ours(small, form)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    cpu = time.process_time()
     seconds, size, spans, events = run(path) if run else ours(path, form)
-    return seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before, size, spans, events
+    cpu = time.process_time() - cpu
+    if run:
+        cpu = seconds  # one thread, and extrapolated
+    return seconds, cpu, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before, size, spans, events
 
 
 def xprof_python() -> Path:
@@ -219,26 +223,27 @@ def report(path: Path, small: Path, args: argparse.Namespace) -> None:
         name: [statistics.median(values) for values in zip(*found, strict=True)]
         for name, found in rounds.items()
     }
-    size, (_, _, _, spans, events) = path.stat().st_size, rows["otel-tf"]
+    size, (*_, spans, events) = path.stat().st_size, rows["otel-tf"]
     about = {"bytes": size, "events": int(events), "op_spans": int(spans), "cores": os.cpu_count()}
     figures = {
         name: {
             "seconds": round(seconds, 3),
+            "cpu_seconds": round(cpu, 3),
             "op_spans_per_s": round(spans / seconds),
             "times_otel_tf": round(seconds / rows["otel-tf"][0], 1),
             "memory_times_file": round(kilobytes * 1024 / size, 1),
             "bytes_out": int(out),
         }
-        for name, (seconds, kilobytes, out, *_) in rows.items()
+        for name, (seconds, cpu, kilobytes, out, *_) in rows.items()
     }
     if args.json:
         print(json.dumps({**about, "ways": figures}))
         return
     print(f"{size / 1e6:.1f} MB, {int(events):,} events, {int(spans):,} ops, {os.cpu_count()} cores")
-    print(f"{'':<14}{'s':>8}{'ops/s':>11}{'× ours':>8}{'memory × file':>15}{'MB out':>8}")
+    print(f"{'':<14}{'s':>8}{'CPU s':>8}{'ops/s':>11}{'× ours':>8}{'memory × file':>15}{'MB out':>8}")
     for name, row in figures.items():
         print(
-            f"{name:<14}{row['seconds']:>8.2f}{row['op_spans_per_s']:>11,}{row['times_otel_tf']:>8.1f}"
+            f"{name:<14}{row['seconds']:>8.2f}{row['cpu_seconds']:>8.2f}{row['op_spans_per_s']:>11,}{row['times_otel_tf']:>8.1f}"
             f"{row['memory_times_file']:>15.1f}{row['bytes_out'] / 1e6:>8.0f}"
         )
 

@@ -114,8 +114,15 @@ def requests(format_: Format, batch: Batch, resource: Mapping[str, Any]) -> Iter
     """
     rows: list[bytes] = []
     count = 0
+    scratch = np.empty(0, np.uint8)
     for some in _groups(format_, batch):
-        table = _table(format_, some)
+        pieces = format_.row(some.layout, some.widths, child=some.child)
+        length = sum(len(piece) if isinstance(piece, bytes) else piece[1] for piece in pieces)
+        if len(scratch) < len(some.rows) * length:
+            # Kept for the next: fresh memory costs more than what is written into it.
+            scratch = np.empty(len(some.rows) * length, np.uint8)
+        table = scratch[: len(some.rows) * length].reshape(-1, length)
+        _fill(table, format_, some, pieces)
         rows.append(table.tobytes())
         count += len(table)
         if count >= SPANS_A_REQUEST:
@@ -160,17 +167,15 @@ def _groups(format_: Format, batch: Batch) -> Iterator[_Group]:
             yield _Group(layout, mine, batch, rows, child)
 
 
-def _table(format_: Format, group: _Group) -> Bytes:
-    pieces = format_.row(group.layout, group.widths, child=group.child)
-    lengths = [len(piece) if isinstance(piece, bytes) else piece[1] for piece in pieces]
-    table = np.empty((len(group.rows), sum(lengths)), np.uint8)
+def _fill(table: Bytes, format_: Format, group: _Group, pieces: list[Piece]) -> None:
     at = 0
-    for piece, length in zip(pieces, lengths, strict=True):
-        table[:, at : at + length] = (
-            np.frombuffer(piece, np.uint8) if isinstance(piece, bytes) else _column(format_, group, piece[0])
-        )
-        at += length
-    return table
+    for piece in pieces:
+        if isinstance(piece, bytes):
+            table[:, at : at + len(piece)] = np.frombuffer(piece, np.uint8)
+            at += len(piece)
+        else:
+            table[:, at : at + piece[1]] = _column(format_, group, piece[0])
+            at += piece[1]
 
 
 def _column(format_: Format, group: _Group, what: str) -> Bytes:
