@@ -36,6 +36,7 @@ from otel_tf.instrumentation.profiler.sessions import (
     LocalSession,
     RemoteSession,
     is_coordinated,
+    profiles_in,
     server_addresses,
     session_folder,
 )
@@ -104,6 +105,13 @@ def _parsed(settings: Settings, name: str, parse: Callable[[str], Parsed], defau
             raise UserError(f"{name}={text!r} ({variable}) cannot be used: {error}") from error
         _logger.warning("%s=%r is ignored (%s); using %r", variable, text, error, "off")
         return default
+
+
+def _size(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except FileNotFoundError:  # deleted just now
+        return 0
 
 
 def _taken(durations_ns: deque[int]) -> list[int]:
@@ -248,8 +256,7 @@ class CaptureSeam(Seam):
 
     def _room(self) -> int:
         """Returns how many bytes profiles may still take."""
-        folder = self._pipeline.run_dir / "profiles"
-        return self._most_bytes - sum(file.stat().st_size for file in folder.rglob(f"*{SUFFIX}"))
+        return self._most_bytes - sum(_size(file) for file in profiles_in(self._pipeline.run_dir))
 
     # -- taking one ----------------------------------------------------------------------------------------
 

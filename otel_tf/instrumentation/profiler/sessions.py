@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import shutil
 import tempfile
 import threading
@@ -24,7 +25,15 @@ from tensorflow.python.profiler.internal import _pywrap_profiler
 from otel_tf import ids
 from otel_tf.instrumentation.profiler import service
 
-__all__ = ["SUFFIX", "LocalSession", "RemoteSession", "is_coordinated", "server_addresses", "session_folder"]
+__all__ = [
+    "SUFFIX",
+    "LocalSession",
+    "RemoteSession",
+    "is_coordinated",
+    "profiles_in",
+    "server_addresses",
+    "session_folder",
+]
 
 _logger = logging.getLogger("otel_tf")
 
@@ -39,7 +48,19 @@ _Session = _pywrap_profiler.ProfilerSession
 
 def session_folder(run_dir: Path, session: str) -> Path:
     """Returns where the files of a session go."""
-    return run_dir / "profiles" / "plugins" / "profile" / session
+    return _folder(run_dir) / session
+
+
+def _folder(run_dir: Path) -> Path:
+    return run_dir / "profiles" / "plugins" / "profile"
+
+
+def profiles_in(run_dir: Path) -> list[Path]:
+    """Returns the profiles of a run, by session and task; others may be writing theirs meanwhile."""
+    folder = _folder(run_dir)
+    # Not by Path.glob, which fails where a folder goes while it looks.
+    found = (Path(at) / name for at, _, names in os.walk(folder) for name in names)
+    return sorted(file for file in found if file.parent.parent == folder and file.name.endswith(SUFFIX))
 
 
 class LocalSession:

@@ -17,6 +17,7 @@ from tensorflow.python.profiler.internal import _pywrap_profiler
 import otel_tf
 from otel_tf import _guard
 from otel_tf.errors import UserError
+from otel_tf.instrumentation.profiler.sessions import profiles_in
 from tests.instrumentation.conftest import Capture, original_of
 from tests.instrumentation.profiler.xplane import events
 from tests.spool import SpooledSpan
@@ -67,7 +68,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
         @property
         def files(self) -> list[Path]:
-            return sorted((self.handle.run_dir / "profiles").rglob("*.xplane.pb"))
+            return profiles_in(self.handle.run_dir)
 
         @property
         def taken(self) -> list[SpooledSpan]:
