@@ -230,7 +230,9 @@ def _belongs(event: Event, group: list[Event]) -> bool:
     failure = event.failure
     if any(_same(failure, other.failure) for other in group):
         return True
-    if failure.derived or root.failure.derived:
+    # What only says that somebody else failed follows from what failed last; what passes another error on
+    # has a cause of its own, told by others too.
+    if any(each.derived and each.error_type in _OF_ANOTHER for each in (failure, root.failure)):
         return True
     # A task that died is told of by all that talked to it.
     return (

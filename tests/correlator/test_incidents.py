@@ -90,6 +90,22 @@ def test_other_failures_and_later_ones_are_other_incidents() -> None:
     ]
 
 
+def test_an_error_that_is_passed_on_belongs_to_its_own_cause() -> None:
+    found = incidents(
+        [
+            event(0, "worker:0", "assertion failed: [x]", "INVALID_ARGUMENT"),
+            event(10 * MS, "ps:0", "OOM when allocating tensor", "RESOURCE_EXHAUSTED", derived=True),
+            event(20 * MS, "worker:0", "OOM when allocating tensor", "RESOURCE_EXHAUSTED"),
+            event(30 * MS, "ps:0", "Cleanup 7", "ABORTED", derived=True),
+        ]
+    )
+    assert [(one["root"]["worker"], one["root"]["error_type"]) for one in found] == [
+        ("worker:0", "INVALID_ARGUMENT"),
+        ("worker:0", "RESOURCE_EXHAUSTED"),
+    ]
+    assert [len(one["derived"]) for one in found] == [0, 2]
+
+
 def test_a_dead_task_is_one_incident_whoever_tells_of_it() -> None:
     (one,) = incidents(
         [

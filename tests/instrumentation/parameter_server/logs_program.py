@@ -1,4 +1,4 @@
-"""A cluster whose first closures train and whose last one fails, as a user would write it: nothing of ours.
+"""A cluster whose closures train until one asserts and one runs out of memory: nothing of ours in it.
 
 Run with ``server`` in the workers and parameter servers, ``chief`` in the coordinator.
 """
@@ -36,6 +36,11 @@ def coordinate() -> None:
         tf.print("seen by the worker", output_stream=sys.stderr)
         tf.debugging.Assert(weight > 1000.0, ["boom", weight])
 
+    @tf.function
+    def ask_too_much() -> None:
+        # The shape is only known when it runs.
+        weight.assign_sub(tf.reduce_sum(tf.random.uniform([tf.cast(weight, tf.int64) + 2**42])))
+
     for _ in range(8):
         coordinator.schedule(train_step)
     coordinator.join()
@@ -45,6 +50,13 @@ def coordinate() -> None:
         coordinator.join()
     except tf.errors.InvalidArgumentError:
         logging.getLogger("job").exception("it failed")
+    for _ in range(3):
+        coordinator.schedule(train_step)
+    coordinator.schedule(ask_too_much)
+    try:
+        coordinator.join()
+    except tf.errors.ResourceExhaustedError:
+        logging.getLogger("job").info("no memory")
 
 
 if __name__ == "__main__":

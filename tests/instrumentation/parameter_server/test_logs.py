@@ -83,11 +83,16 @@ def test_a_record_of_python_is_there_once_and_knows_its_dispatch(run_dir: Path) 
     assert all(line["trace_id"] is not None for line in told if line["stream"] is None)
 
 
-def test_the_incident_has_the_worker_as_its_root(run_dir: Path) -> None:
+def test_the_incidents_have_the_worker_as_their_root(run_dir: Path) -> None:
     (report,) = command("incidents", str(run_dir))
-    (one,) = report["incidents"]
+    one, other = report["incidents"]
     root = one["root"]
     assert (root["worker"], root["error_type"]) == ("worker:0", "INVALID_ARGUMENT")
     assert "boom" in root["message"]
     assert root["op"].endswith("Assert")
     assert "chief:0" in one["workers"]
+    root = other["root"]
+    assert (root["worker"], root["error_type"]) == ("worker:0", "RESOURCE_EXHAUSTED")
+    assert root["device"] == "/job:worker/replica:0/task:0/device:CPU:0"
+    assert "OOM when allocating tensor with shape[4398046511" in root["message"]
+    assert one["root"]["corrected_ns"] < root["corrected_ns"]
