@@ -228,7 +228,7 @@ class CaptureSeam(Seam):
     def _is_safe(self) -> bool:
         """Returns whether the process survives it.
 
-        At the end of a session TensorFlow 2.21 gathers what threads have recorded (`TraceMeRecorder::Consume`)
+        At the end of a session TensorFlow 2.21 gathers what threads recorded (`TraceMeRecorder::Consume`)
         and writes into memory that it has freed. Two of 190 sessions of two workers' bare loop ended in a
         crash, with us some five of 60, each of the worker that is not the first. None of 300 of one process
         did, nor of 1,300 of servers without a coordination service.

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -19,7 +20,7 @@ from tensorflow.python.framework import dtypes
 from otel_tf._guard import Guard
 from otel_tf.telemetry import Pipeline
 
-__all__ = ["Notes", "addresses", "variables_of"]
+__all__ = ["Names", "Notes", "addresses", "variables_of"]
 
 _NOTING = Guard("noting what is beside a profile")
 _CALLS = ("StatefulPartitionedCall", "PartitionedCall")
@@ -32,6 +33,7 @@ class Notes:
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
         self._addresses: Mapping[str, str] = {}
+        self._names = Names()
 
     def cluster(self) -> None:
         """Notes the addresses of this process's cluster, when they are known and new."""
@@ -45,7 +47,7 @@ class Notes:
         with _NOTING:
             name = concrete.name
             text = name.decode() if isinstance(name, bytes) else name
-            facts = {"function": text, "variables": variables_of(concrete)}
+            facts = {"function": text, "variables": variables_of(concrete, self._names)}
             self._pipeline.record_later(self._write, ("graph", facts))
 
     def _write(self, facts: tuple[str, Mapping[str, Any]]) -> tuple[()]:
@@ -72,18 +74,29 @@ def addresses() -> dict[str, str]:
     }
 
 
-def variables_of(concrete: Any) -> dict[str, str]:
+class Names:
+    """Names of variables, as the program gave them; one that was given before gets a number."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, str] = {}
+        self._given: Counter[str] = Counter()
+
+    def of(self, variable: Any) -> str:
+        """Returns the name of a variable, the same in all functions."""
+        known = self._names.get(variable._unique_id)
+        if known is None:
+            given = variable.name.partition(":")[0]
+            self._given[given] += 1
+            count = self._given[given]
+            known = self._names[variable._unique_id] = given if count == 1 else f"{given}#{count}"
+        return known
+
+
+def variables_of(concrete: Any, names: Names) -> dict[str, str]:
     """Returns the variable that each op reads or writes, by op name; also in the functions it calls."""
-    names: dict[int, str] = {}
-    taken: dict[str, int] = {}
-    for variable in concrete.graph.variables:
-        name = variable.name.partition(":")[0]
-        taken[name] = taken.get(name, 0) + 1
-        # Nothing keeps the program from giving two variables one name.
-        names[id(variable.handle)] = name if taken[name] == 1 else f"{name}#{taken[name]}"
-    known = {
-        id(inside): names[id(outside)] for outside, inside in concrete.graph.captures if id(outside) in names
-    }
+    by_handle = {id(variable.handle): names.of(variable) for variable in concrete.graph.variables}
+    captures = concrete.graph.captures
+    known = {id(inside): by_handle[id(outside)] for outside, inside in captures if id(outside) in by_handle}
     return dict(_touched(concrete.graph, known, ""))
 
 
