@@ -110,10 +110,11 @@ def test_the_ban_bites(banned):
         (sys.executable, "-c", "import otel_tf"),
         (sys.executable, "-c", "import otel_tf.correlator"),
         (sys.executable, "-c", "import otel_tf.cli.main, otel_tf.jaeger"),
+        (sys.executable, "-c", "from otel_tf.profiler import profile, sinks; profile"),
         (sys.executable, "-m", "otel_tf", "--help"),
         (Path(sys.executable).with_name("otel-tf"), "--help"),
     ],
-    ids=["import", "correlator", "cli", "module --help", "command --help"],
+    ids=["import", "correlator", "cli", "profiler", "module --help", "command --help"],
 )
 def test_it_starts_without_tensorflow(banned, command):
     completed = banned(*command)
