@@ -230,7 +230,7 @@ class CaptureSeam(Seam):
 
         At the end of a session TensorFlow 2.21 gathers what threads recorded (`TraceMeRecorder::Consume`)
         and writes into memory that it has freed. Two of 190 sessions of two workers' bare loop ended in a
-        crash, with us some five of 60, each of the worker that is not the first. None of 300 of one process
+        crash, with us about one in ten, each of the worker that is not the first. None of 300 of one process
         did, nor of 1,300 of servers without a coordination service.
         """
         if self._policy.collectives or not is_coordinated():
