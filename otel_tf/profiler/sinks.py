@@ -42,19 +42,22 @@ def check(spec: str) -> None:
         endpoint_of(target)
 
 
-def encoded(profile: Profile, format_: Format, *, limited: bool = False) -> Iterator[tuple[bytes, int]]:
+def encoded(
+    profile: Profile, format_: Format, *, limited: bool = False, session: str | None = None
+) -> Iterator[tuple[bytes, int]]:
     """Yields serialized requests, and how many spans are in each.
 
     Args:
         profile: The profiles.
         format_: `otlp.Proto` or `otlp.Json`.
         limited: Whether to give of each step only the longest ops, and sums of the others.
+        session: Only what is of one session.
     """
     spans = op_spans(profile)
     rows = np.arange(len(profile.whole.ops))
     if limited:
         rows, spans = longest(profile, spans)
-    for host, batch in batches(profile, spans, rows):
+    for host, batch in batches(profile, spans, rows, session):
         yield from requests(format_, batch, resource_of(profile, host))
     for number, host in enumerate(profile.whole.hosts if limited else ()):
         yield from requests(format_, summaries(profile, spans, rows, number), resource_of(profile, host))
@@ -72,17 +75,16 @@ def write(profile: Profile, spec: str, say: Say) -> None:
 
 
 def write_run(profile: Profile, folder: Path, say: Say) -> None:
-    """Writes all ops into a run directory, a file a profile: `otel-tf correlate` reads them with the rest.
+    """Writes all ops into a run directory, a file a session: `otel-tf correlate` reads them with the rest.
 
     Raises:
         UserError: It cannot be written.
     """
-    sessions = sorted({host.session for host in profile.whole.hosts})
-    name = sessions[0] if len(sessions) == 1 else f"{sessions[0]}+{len(sessions) - 1}"
-    _write_otlp(profile, str(folder / f"{name}{OPS_SUFFIX}"), say)
+    for session in sorted({host.session for host in profile.whole.hosts}):
+        _write_otlp(profile, str(folder / f"{session}{OPS_SUFFIX}"), say, session)
 
 
-def _write_otlp(profile: Profile, target: str, say: Say) -> None:
+def _write_otlp(profile: Profile, target: str, say: Say, session: str | None = None) -> None:
     from otel_tf.correlator.sinks.draft import draft
 
     path = Path(target)
@@ -90,7 +92,7 @@ def _write_otlp(profile: Profile, target: str, say: Say) -> None:
     count = 0
     try:
         with draft(path) as part, part.open("wb") as file:
-            for payload, spans in encoded(profile, Proto() if proto else Json()):
+            for payload, spans in encoded(profile, Proto() if proto else Json(), session=session):
                 file.write(payload if proto else payload + b"\n")
                 count += spans
     except OSError as error:

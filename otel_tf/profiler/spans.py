@@ -136,7 +136,9 @@ def _root_ids(host: Host) -> tuple[int, int, int]:
     return signed(trace >> 64), signed(trace & (1 << 64) - 1), signed(ids.span_id(*named))
 
 
-def batches(profile: Profile, spans: Spans, rows: Int) -> Iterator[tuple[Host, Batch]]:
+def batches(
+    profile: Profile, spans: Spans, rows: Int, session: str | None = None
+) -> Iterator[tuple[Host, Batch]]:
     """Yields the spans of each host: the ops at ``rows``, all regions, and runs that are no span's.
 
     Ops come by their names, so that what is written alike is in one batch.
@@ -145,9 +147,12 @@ def batches(profile: Profile, spans: Spans, rows: Int) -> Iterator[tuple[Host, B
         profile: The profiles.
         spans: From `op_spans`.
         rows: Ops to write.
+        session: Only its hosts.
     """
     ops = profile.whole.ops
     for number, host in enumerate(profile.whole.hosts):
+        if session is not None and host.session != session:
+            continue
         mine = rows[ops.host[rows] == number]
         mine = mine[np.argsort(ops.name[mine], kind="stable")]
         for first in range(0, len(mine), _OPS_A_BATCH):

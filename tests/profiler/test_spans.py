@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 
 import numpy as np
@@ -322,6 +323,24 @@ def test_the_correlator_reads_them_with_the_run_and_finds_the_clocks(tmp_path, f
         step = found.steps["global_step"][row["step"]].as_py()
         by_step[step] = max(by_step.get(step, 0), row["staleness"])
     assert {row["global_step"]: row["staleness"] for row in steps} == by_step
+
+
+def test_the_run_directory_has_a_file_a_session(tmp_path):
+    first = Cluster(one_after_another(3)).write(tmp_path / "a")
+    second = first.rename(first.parent / "earlier")
+    Cluster(one_after_another(2)).write(tmp_path / "a")
+    both = profile([tmp_path / "a"])
+    write_run(both, tmp_path, lambda _: None)
+    written = {path.name: path.read_bytes() for path in tmp_path.glob("*.ops.jsonl")}
+    assert written.keys() == {"earlier.ops.jsonl", "now.ops.jsonl"}
+    # Reading one of them alone writes the same again, not other spans beside it.
+    write_run(profile([second]), tmp_path, lambda _: None)
+    assert (tmp_path / "earlier.ops.jsonl").read_bytes() == written["earlier.ops.jsonl"]
+    sessions = {
+        name: set(re.findall(rb'profiler.session","value":{"stringValue":"(\w+)', data))
+        for name, data in written.items()
+    }
+    assert sessions == {"earlier.ops.jsonl": {b"earlier"}, "now.ops.jsonl": {b"now"}}
 
 
 def test_parquet_has_the_tables(tmp_path, found):
