@@ -107,6 +107,7 @@ EVENT_ROOT_ERROR: Final = "tensorflow.error.root"
 
 # -- tensors of a step that failed, and watched ones ---------------------------------------
 FAILURE_FILE: Final = "tensorflow.failure.file"
+FAILURE_LINE: Final = "tensorflow.failure.line"
 FAILURE_TENSORS: Final = "tensorflow.failure.tensors"
 FAILURE_SPOILED: Final = "tensorflow.failure.spoiled"
 FAILURE_LEFT_OUT: Final = "tensorflow.failure.left_out"

@@ -23,8 +23,8 @@ _MOST_BYTES = 64 << 20
 
 def append(
     run_dir: Path, task: str, failure: dict[str, Any], groups: Mapping[str, Sequence[TensorSummary]]
-) -> Path | None:
-    """Appends one failure; returns the file, or None where it is full.
+) -> tuple[Path, int] | None:
+    """Appends one failure; returns the file and the number of the line, from 1, or None where it is full.
 
     Args:
         run_dir: The run directory; made where it is missing.
@@ -46,11 +46,14 @@ def append(
         errors="replace"
     )
     run_dir.mkdir(parents=True, exist_ok=True)
-    with path.open("ab") as file:
+    with path.open("a+b") as file:
         if file.tell() + len(line) > _MOST_BYTES:
             return None
+        file.seek(0)
+        # An earlier process may have had this id.
+        before = sum(1 for _ in file)
         file.write(line)
-    return path
+    return path, before + 1
 
 
 def _plain(value: Any) -> Any:

@@ -81,18 +81,19 @@ class StateCapture:
         thread.start()
         thread.join(timeout_s)
         summaries, left_out, watched = look.learned()
-        path = None
+        written = None
         if summaries or watched:
             groups = {"tensors": summaries, "watched": [one for kept in watched for one in kept.summaries]}
-            path = self._write(described, step, time_ns, groups, look.until)
+            written = self._write(described, step, time_ns, groups, look.until)
         took_ns = time.monotonic_ns() - begun_ns
         with self._lock:
             self._next_ns = time.monotonic_ns() + _SHARE * took_ns
         attributes = {
             **described.attributes,
             **_attributes(summaries, left_out, took_ns),
-            **({semconv.FAILURE_FILE: str(path)} if path is not None else {}),
         }
+        if written is not None:
+            attributes[semconv.FAILURE_FILE], attributes[semconv.FAILURE_LINE] = str(written[0]), written[1]
         events = [event_of(kept) for kept in watched[:_MOST_EVENTS]]
         events += [
             SpanEvent(semconv.EVENT_TENSOR, 0, one.as_attributes())
@@ -107,7 +108,7 @@ class StateCapture:
         time_ns: int,
         groups: Mapping[str, Sequence[TensorSummary]],
         until: float,
-    ) -> Path | None:
+    ) -> tuple[Path, int] | None:
         pipeline = self._pipeline
         # The folder bears the run's name, which the workers may still have to agree on.
         if not pipeline.settings.spool or not pipeline.named.wait(max(until - time.monotonic(), 0.1)):
@@ -122,7 +123,9 @@ class StateCapture:
             "attributes": dict(described.attributes),
         }
         try:
-            return failure_file.append(pipeline.run_dir, self._task, failure, groups)
+            # One at a time: each is to know its line.
+            with self._lock:
+                return failure_file.append(pipeline.run_dir, self._task, failure, groups)
         except OSError as error:
             _logger.warning(
                 "the tensors of a failed step could not be written to %s: %s", pipeline.run_dir, error

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from otel_tf.diagnostics.summary import BOUNDS
 
-__all__ = ["row_of", "summarise", "takes"]
+__all__ = ["parts_of_scalar", "row_of", "summarise", "takes"]
 
 #: Types that are summed as they are; others are converted first.
 _WIDE = (tf.float32, tf.float64)
@@ -35,8 +35,6 @@ def row_of(
         compiled: Whether XLA compiles it.
     """
     dtype = tensor.dtype
-    if tensor.shape.rank == 0 and not histogram:
-        return _row_of_scalar(tf.cast(tensor, tf.float64), time_s)
     if dtype not in _WIDE:
         tensor = tf.cast(tensor, tf.float32 if dtype.is_floating and dtype.size < 4 else tf.float64)
     zero = tf.zeros([], tf.float64)
@@ -44,15 +42,15 @@ def row_of(
     values = tensor if tensor.shape.rank == 1 else tf.reshape(tensor, [-1])
     squares = 2.0 * tf.nn.l2_loss(values)
 
-    def plainly() -> tf.Tensor:
+    def plainly() -> tuple[tf.Tensor, tf.Tensor]:
         sums = [tf.reduce_min(values), tf.reduce_max(values), tf.reduce_sum(values), squares]
         least, greatest, total, square = tf.unstack(tf.cast(tf.stack(sums), tf.float64))
         row = tf.stack(
             [time_s, size, zero, zero, least, greatest, tf.math.divide_no_nan(total, size), tf.sqrt(square)]
         )
-        return tf.concat([row, _counts(values, compiled)], 0) if histogram else row
+        return tf.concat([row, _counts(values, compiled)], 0) if histogram else row, tf.constant(True)
 
-    def closely() -> tf.Tensor:
+    def closely() -> tuple[tf.Tensor, tf.Tensor]:
         wide = tf.cast(values, tf.float64)
         finite = tf.math.is_finite(wide)
         nan = tf.reduce_sum(tf.cast(tf.math.is_nan(wide), tf.float64))
@@ -71,22 +69,25 @@ def row_of(
             ]
         )
         if not histogram:
-            return row
+            return row, count >= size
         counts = _counts(kept, compiled)
         # What is not finite was counted as zero.
         among_zeros = tf.one_hot(len(BOUNDS) // 2, len(BOUNDS) + 1, dtype=tf.float64)
-        return tf.concat([row, counts - (size - count) * among_zeros], 0)
+        return tf.concat([row, counts - (size - count) * among_zeros], 0), count >= size
 
-    row = tf.cond(tf.math.is_finite(squares), plainly, closely)
-    return row, row[2] + row[3] <= 0
+    row, finite = tf.cond(tf.math.is_finite(squares), plainly, closely)
+    return row, finite
 
 
-def _row_of_scalar(value: tf.Tensor, time_s: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the same for a single number, with as few ops as there can be: a loss is watched every step.
+def parts_of_scalar(tensor: tf.Tensor, time_s: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
+    """Returns the numbers of the row of a single number, without a histogram, and whether it is finite.
 
-    Whoever reads it sees from the number itself whether it is NaN or infinite.
+    As few ops as there can be: a loss is watched every step. Whoever reads the row sees from the number
+    itself whether it is NaN or infinite.
     """
-    return tf.stack([time_s, 1.0, 0.0, 0.0, value, value, value, value]), tf.math.is_finite(value)
+    value = tf.cast(tensor, tf.float64)
+    one, zero = tf.constant(1.0, tf.float64), tf.constant(0.0, tf.float64)
+    return [time_s, one, zero, zero, *[value] * 4], tf.math.is_finite(value)
 
 
 def _counts(values: tf.Tensor, compiled: bool) -> tf.Tensor:

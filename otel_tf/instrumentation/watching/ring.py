@@ -20,16 +20,14 @@ from tensorflow.python.framework import ops
 from tensorflow.python.ops import control_flow_util
 
 from otel_tf.diagnostics.summary import BOUNDS, ROW
-from otel_tf.instrumentation.failure.rows import row_of
+from otel_tf.instrumentation.failure.rows import parts_of_scalar, row_of
 
-__all__ = ["FIRST", "Ring", "can_hold", "device_of", "is_compiled", "on_task", "push"]
+__all__ = ["Ring", "can_hold", "device_of", "is_compiled", "on_task", "push"]
 
 #: Before the numbers of `ROW`: which run of the watch it was, from 1.
 _RUN = 1
-#: In the first row: runs, and runs with NaN or infinite elements that nobody has taken note of.
+#: In the last row: runs, and those of them that had finite elements only or that somebody has taken note of.
 _COUNTS = 2
-#: The first row of a summary.
-FIRST = 1
 #: Keeps our ops' names apart from the user's, which stay as they are.
 _SCOPE = "otel_tf"
 
@@ -58,11 +56,16 @@ class Ring:
 
     @property
     def shape_of_all(self) -> list[int]:
-        """Shape of its variable: the counts, the rows, one more row.
+        """Shape of its variable: the rows, one more row, the counts.
 
         Each row is which run of the watch it was, from 1, and then the summary.
         """
-        return [FIRST + self.keep + 1, _RUN + len(ROW) + (len(BOUNDS) + 1 if self.histogram else 0)]
+        return [self.keep + 2, _RUN + len(ROW) + (len(BOUNDS) + 1 if self.histogram else 0)]
+
+    @property
+    def counts_at(self) -> int:
+        """Place of the row with the counts."""
+        return self.keep + 1
 
     def handle(self) -> tf.Tensor:
         """Returns its variable, as an op of the current graph or eagerly, on the current device."""
@@ -151,19 +154,27 @@ def _pushed_compiled(ring: Ring, tensor: tf.Tensor) -> tf.Operation:
 def _written(
     ring: Ring, handle: tf.Tensor, tensor: tf.Tensor, time_s: tf.Tensor, after: list[Any], *, compiled: bool
 ) -> tf.Operation:
-    summary, finite = row_of(tf.stop_gradient(tensor), time_s, histogram=ring.histogram, compiled=compiled)
+    width = ring.shape_of_all[1]
     with ops.control_dependencies(after):
-        counts = tf.raw_ops.ResourceGather(resource=handle, indices=0, dtype=tf.float64)
-    counts.set_shape(ring.shape_of_all[1:])
-    runs, spoiled = counts[0], counts[1]
-    place = tf.where(spoiled > 0, tf.constant(float(ring.keep), tf.float64), runs % ring.keep)
-    bad = tf.cast(tf.logical_not(finite), tf.float64)
-    more = tf.stack([1.0, bad, *[0.0] * (ring.shape_of_all[1] - _COUNTS)])
-    row = tf.concat([(runs + 1.0)[None], summary], 0)
+        counts = tf.raw_ops.ResourceGather(resource=handle, indices=ring.counts_at, dtype=tf.float64)
+    # Every op counts, and to cut a number out by the usual way takes five.
+    runs, good, *_ = tf.raw_ops.Unpack(value=counts, num=width)
+    run = runs + 1.0
+    if tensor.shape.rank == 0 and not ring.histogram:
+        parts, finite = parts_of_scalar(tensor, time_s)
+        row = tf.stack([run, *parts])
+    else:
+        summary, finite = row_of(tensor, time_s, histogram=ring.histogram, compiled=compiled)
+        row = tf.concat([tf.expand_dims(run, 0), summary], 0)
+    counted = tf.concat(
+        [tf.stack([run, good + tf.cast(finite, tf.float64)]), tf.zeros([width - _COUNTS], tf.float64)], 0
+    )
+    # While nobody has taken note of what was wrong, the last row but one is the only one to change.
+    place = tf.where(runs > good, tf.constant(float(ring.keep), tf.float64), runs % ring.keep)
     return tf.raw_ops.ResourceScatterUpdate(
         resource=handle,
-        indices=tf.stack([0, FIRST + tf.cast(place, tf.int32)]),
-        updates=tf.stack([counts + more, row]),
+        indices=tf.stack([tf.constant(ring.counts_at), tf.cast(place, tf.int32)]),
+        updates=tf.stack([counted, row]),
     )
 
 

@@ -19,7 +19,7 @@ from tensorflow.python.framework import ops
 from otel_tf import ids
 from otel_tf.diagnostics.summary import TensorSummary, of_array, of_row
 from otel_tf.instrumentation.failure.rows import summarise, takes
-from otel_tf.instrumentation.watching.ring import FIRST, Ring, can_hold, device_of, is_compiled, on_task, push
+from otel_tf.instrumentation.watching.ring import Ring, can_hold, device_of, is_compiled, on_task, push
 
 __all__ = ["Kept", "Watches"]
 
@@ -166,7 +166,8 @@ class Watches:
                     continue
                 found = tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.float64)
             numbers = found.numpy()
-            spoiled, rows = numbers[0, 1], numbers[FIRST:]
+            runs, good = numbers[ring.counts_at, :2]
+            spoiled, rows = runs - good, numbers[: ring.counts_at]
             rows = rows[np.argsort(rows[:, 0])]
             device = tf.DeviceSpec.from_string(found.device).to_string()
             summaries = tuple(
@@ -248,11 +249,12 @@ class Watches:
         for ring in list(self._rings.values()):
             with _on(task, ring):
                 handle = ring.handle()
-                if (
-                    tf.raw_ops.VarIsInitializedOp(resource=handle)
-                    and tf.raw_ops.ResourceGather(resource=handle, indices=0, dtype=tf.float64).numpy()[1] > 0
-                ):
-                    return True
+                if not tf.raw_ops.VarIsInitializedOp(resource=handle):
+                    continue
+                counts = tf.raw_ops.ResourceGather(resource=handle, indices=ring.counts_at, dtype=tf.float64)
+            runs, good = counts.numpy()[:2]
+            if runs > good:
+                return True
         return False
 
     def _take_note(self, task: str | None, found: list[Kept]) -> None:
@@ -264,8 +266,10 @@ class Watches:
                 with _on(task, ring):
                     change = np.zeros(ring.shape_of_all[1])
                     change[1] = number
-                    tf.raw_ops.ResourceScatterSub(
-                        resource=ring.handle(), indices=0, updates=tf.constant(change, tf.float64)
+                    tf.raw_ops.ResourceScatterAdd(
+                        resource=ring.handle(),
+                        indices=ring.counts_at,
+                        updates=tf.constant(change, tf.float64),
                     )
         if task is None:
             with self._lock:

@@ -26,12 +26,13 @@ def events(span: SpooledSpan, name: str) -> list[dict[str, Any]]:
 
 
 def failures(span: SpooledSpan) -> dict[str, Any]:
-    """The last failure in the file that a span names."""
+    """The failure in the file that a span names."""
     lines = Path(span.attributes["tensorflow.failure.file"]).read_text().splitlines()
-    found: dict[str, Any] = json.loads(lines[-1])
+    found: dict[str, Any] = json.loads(lines[span.attributes["tensorflow.failure.line"] - 1])
+    assert found["error_type"] == span.attributes["error.type"]
     return found
 
 
 def tensors(span: SpooledSpan, group: str | None = None) -> dict[str, dict[str, Any]]:
-    """The summaries in that file by name."""
+    """Its summaries by name."""
     return {one["name"]: one for one in failures(span)["tensors"] if group in (None, one["group"])}
