@@ -24,17 +24,17 @@ Int = npt.NDArray[np.int64]
 MOST_OPS = 2000
 
 
-def longest(profile: Profile, spans: Spans, most: int = MOST_OPS) -> tuple[Int, Spans]:
+def longest(profile: Profile, spans: Spans, most: int | None = None) -> tuple[Int, Spans]:
     """Returns the ops that are shown, in their order, and ids with whose parents are all shown.
 
     Args:
         profile: The profiles.
         spans: Ids of all ops.
-        most: Of each trace, as many ops as this are shown.
+        most: Of each trace, as many ops as this are shown; default `MOST_OPS`.
     """
     ops = profile.whole.ops
     trace = dense(spans.trace_hi, spans.trace_lo)
-    shown = occurrence(trace, ops.start_ns - ops.end_ns, ops.start_ns) < most
+    shown = occurrence(trace, ops.start_ns - ops.end_ns, ops.start_ns) < (MOST_OPS if most is None else most)
     rows = np.flatnonzero(shown)
     parent = spans.parent.copy()
     over = ops.parent.copy()

@@ -201,7 +201,6 @@ def many_ops(tmp_path, count, steps=2, nested=False):
 
 def test_jaeger_gets_the_longest_of_a_step_and_sums_of_the_rest(tmp_path, monkeypatch):
     monkeypatch.setattr("otel_tf.profiler.limit.MOST_OPS", 10)
-    monkeypatch.setattr(longest, "__defaults__", (10,))
     found = many_ops(tmp_path, 50)
     everything, shown = spans_of(found), spans_of(found, limited=True)
     assert len(everything) == 100
