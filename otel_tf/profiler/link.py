@@ -32,8 +32,8 @@ Int = npt.NDArray[np.int64]
 HOW = ("", "traceme", "stamps", "dispatch", "step_id")
 _TRACEME, _STAMPS, _DISPATCH, _STEP_ID = 1, 2, 3, 4
 #: A stamp is float64 seconds, and not read by the code that records the event.
-_TOLERANCE_NS = 50_000
-#: How far a step's span and its run may differ: whichever is shorter lies in the other but for this share.
+_TOLERANCE_NS = 5_000
+#: How much of a step lies in its run, or the other way round.
 _INSIDE = 0.8
 
 
@@ -141,30 +141,41 @@ def _take(links: Links, rows: Int, known: RunSteps, at: Int, how: int) -> None:
 
 
 def _by_stamps(whole: Whole, known: RunSteps, links: Links) -> None:
-    """Links runs and steps of one worker that lie in each other by the same clock."""
+    """Links runs and steps of one worker, one of which lies in the other by the same clock.
+
+    What was stamped inside the graph lies in its run. Where no run of a host is around a step, the steps are
+    their programs' own, around runs. A host with TraceMes has told of its steps: what else ran there
+    meanwhile, such as an input pipeline's functions, is none's.
+    """
     steps = whole.steps
+    own = steps.root == np.arange(len(steps))
     for number, host in enumerate(whole.hosts):
         of = np.flatnonzero((known.worker == host.task) & known.own_clock)
-        rows = np.flatnonzero(
-            (steps.host == number) & (links.how == 0) & (steps.root == np.arange(len(steps)))
-        )
-        if not host.absolute or not len(of) or not len(rows):
+        here = steps.host == number
+        rows = np.flatnonzero(here & (links.how == 0) & own)
+        told = (links.how[here] == _TRACEME).any()
+        if told or not host.absolute or not len(of) or not len(rows):
             continue
         begin, end = steps.start_ns[rows], steps.end_ns[rows]
         first, last = known.start_ns[of], known.end_ns[of]
-        best, share = np.full(len(rows), -1, np.int64), np.zeros(len(rows))
-        middle = np.searchsorted(first, begin, side="right")
-        for near in (-2, -1, 0, 1):
-            at = middle + near
-            inside = (at >= 0) & (at < len(of))
-            at = np.where(inside, at, 0)
-            common = np.minimum(end, last[at] + _TOLERANCE_NS) - np.maximum(begin, first[at] - _TOLERANCE_NS)
-            shorter = np.maximum(np.minimum(end - begin, last[at] - first[at]), 1)
-            part = np.where(inside, common / shorter, 0)
-            better = part > share
-            best[better], share[better] = at[better], part[better]
-        good = share >= _INSIDE
-        _take(links, rows[good], known, of[best[good]], _STAMPS)
+        for length_of_run in (False, True):
+            best, share = np.full(len(rows), -1, np.int64), np.zeros(len(rows))
+            middle = np.searchsorted(first, begin, side="right")
+            for near in (-2, -1, 0, 1):
+                at = middle + near
+                inside = (at >= 0) & (at < len(of))
+                at = np.where(inside, at, 0)
+                common = np.minimum(end + _TOLERANCE_NS, last[at]) - np.maximum(
+                    begin - _TOLERANCE_NS, first[at]
+                )
+                length = end - begin if length_of_run else last[at] - first[at]
+                part = np.where(inside, common / np.maximum(length, 1), 0)
+                better = part > share
+                best[better], share[better] = at[better], part[better]
+            good = share >= _INSIDE
+            if good.any():
+                _take(links, rows[good], known, of[best[good]], _STAMPS)
+                break
 
 
 def _by_dispatch(whole: Whole, known: RunSteps, links: Links) -> None:

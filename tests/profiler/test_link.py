@@ -107,6 +107,34 @@ def test_by_the_workers_own_stamps(tmp_path, skew_us):
     assert (report["steps"], report["linked_steps"], report["absolute_time"]) == (20, 20, True)
 
 
+def test_what_else_ran_during_a_step_is_none_of_its(tmp_path):
+    """Functions of an input pipeline, in a process whose steps a TraceMe marks, and on a stamped worker."""
+    calls = one_after_another(3, workers=1)
+    for marked in (True, False):
+        cluster = Cluster(calls, workers=1, tracemes=marked)
+        session = cluster.write(tmp_path / str(marked))
+        path = session / "worker-0.xplane.pb"
+        space = SpaceOf()
+        space.message.ParseFromString(path.read_bytes())
+        pipeline = space.plane().line("tf_data", number=99)
+        for n, call in enumerate(calls):
+            pipeline.add("ExecutorState::Process", cluster.at("worker:0", call.start + 30), 9, id=77 + n)
+        space.write(path)
+        run = write_run(tmp_path / f"run-{marked}", cluster)
+        found = linked(profile([session], run=[str(run)]))
+        assert {found["worker:0", 77 + n][0] for n in range(3)} == {None}
+        assert {found["worker:0", call.step_id][0] for call in calls} == {"traceme" if marked else "stamps"}
+
+
+def test_a_step_may_be_around_runs_of_functions(tmp_path):
+    """Where the steps are a program's own, and nothing in the profile marks them."""
+    cluster = Cluster(one_after_another(4, workers=1), workers=1)
+    longer = [dataclasses.replace(call, start=call.start - 30, end=call.end + 20) for call in cluster.calls]
+    run = write_run(tmp_path / "run", cluster, calls=longer)
+    found = linked(profile([cluster.write(tmp_path)], run=[str(run)]))
+    assert [found["worker:0", call.step_id][3] for call in cluster.calls] == [1, 2, 3, 4]
+
+
 def test_by_the_order_of_dispatches(tmp_path):
     cluster = Cluster(one_after_another(30))
     run = write_run(tmp_path / "run", cluster, source="coordinator")
