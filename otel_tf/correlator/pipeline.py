@@ -81,27 +81,25 @@ def correlate_tables(
     answers = answer(ingested.spans, columns, met, adjusted)
     edges = _between_spans(adjusted.edges, met, adjusted.time_ns, columns.count)
     set_aside = adjusted.quarantine
-    return Correlated(
-        spans=_spans(ingested.spans, columns, met, adjusted, answers),
-        edges=_edges(edges),
-        quarantined=_quarantined(set_aside),
-        clocks=clock_table(columns, adjusted),
-        report={
-            "run_id": _run_id(ingested.spans),
-            "spans": columns.count,
-            "events": 2 * columns.count,
-            "edges": len(edges),
-            "processes": len(columns.processes),
-            "domains": len(columns.domains),
-            "reference": columns.domains[keep] if columns.domains else None,
-            "violations": adjusted.violations,
-            "quarantined_count": len(set_aside.edges),
-            "quarantined": _quarantine_report(set_aside, columns),
-            "wall_clock_inversions": _inversions(columns, edges),
-            "clocks": clock_report(columns, adjusted),
-            **answers.report,
-        },
-    )
+    report = {
+        "run_id": _run_id(ingested.spans),
+        "spans": columns.count,
+        "events": 2 * columns.count,
+        "edges": len(edges),
+        "processes": len(columns.processes),
+        "domains": len(columns.domains),
+        "reference": columns.domains[keep] if columns.domains else None,
+        "violations": adjusted.violations,
+        "quarantined_count": len(set_aside.edges),
+        "quarantined": _quarantine_report(set_aside, columns),
+        "wall_clock_inversions": _inversions(columns, edges),
+        "clocks": clock_report(columns, adjusted),
+        **answers.report,
+    }
+    clocks = clock_table(columns, adjusted)
+    spans = _spans(ingested.spans, columns, met, adjusted, answers)
+    # The largest tables last, when nothing else needs memory for a moment any more.
+    return Correlated(spans, _edges(edges), _quarantined(set_aside), clocks, report)
 
 
 def _adjusted(
@@ -135,6 +133,8 @@ def _engine(name: str) -> Engine:
 
 def _between_spans(edges: Edges, met: Barriers, time_ns: Int, count: int) -> Edges:
     """Returns the edges with each barrier told as its last entrant before every leave."""
+    if not met.count:
+        return edges
     plain = edges.take((edges.src < 2 * count) & (edges.dst < 2 * count))
     leaving = edges.take(edges.src >= 2 * count)
     if not len(leaving):
@@ -262,6 +262,6 @@ def _quarantine_report(aside: Quarantine, columns: Columns) -> list[dict[str, An
 
 
 def _run_id(spans: pa.Table) -> str | None:
-    index, names = codes(spans["run"])
-    count = np.bincount(index + 1, minlength=1)[1:]
-    return names[int(count.argmax())] if count.any() else None
+    counted = spans["run"].unify_dictionaries().value_counts().to_pylist()
+    known = [(-each["counts"], each["values"]) for each in counted if each["values"] is not None]
+    return str(min(known)[1]) if known else None
