@@ -1,7 +1,7 @@
 """How fast profiles become OTLP: beside the SDK with its encoder, and xprof's conversion for its trace
 viewer.
 
-    python benchmarks/profile.py [--steps 1200] [--repeat 3] [--file FILE] [--without-xprof] [--json]
+    python benchmarks/profile_to_otlp.py [--steps 1200] [--repeat 3] [--file FILE] [--without-xprof] [--json]
 
 The profile is a real one: a training loop of 24 layers, taken by TensorFlow's own profiler, with the steps'
 ids in it. Ways run in turns, so that all see the same machine; the median counts. Each way runs in a process
