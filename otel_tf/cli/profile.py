@@ -57,12 +57,13 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         UserError: A profile, the run or a sink cannot be used.
     """
+    from otel_tf.correlator.sinks import check
     from otel_tf.profiler import sinks
     from otel_tf.profiler.pipeline import profile
     from otel_tf.profiler.run import read_cluster
 
     for spec in args.to:
-        sinks.check(spec)
+        check(spec, sinks.KINDS)
     cluster = read_cluster(args.cluster_spec) if args.cluster_spec else {}
     found = profile(args.profiles, run=args.run, cluster=cluster, say=_say)
     failed: list[str] = []

@@ -10,6 +10,8 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+from otel_tf import _proto
+
 __all__ = ["EVENT", "LINE", "METADATA", "PLANE_LINES", "SPACE_HOSTNAMES", "SPACE_PLANES", "handler"]
 
 #: Field numbers that `xspace` walks along.
@@ -59,33 +61,7 @@ _ONEOF = {"Stat": ("uint64", "int64", "text", "ref")}
 
 @cache
 def _handlers() -> dict[str, Any]:
-    import ptars
-    from google.protobuf import descriptor_pb2, descriptor_pool
-
-    field_type = descriptor_pb2.FieldDescriptorProto
-    file = descriptor_pb2.FileDescriptorProto(
-        name="otel_tf/xspace.proto", package="otel_tf.x", syntax="proto3"
-    )
-    for name, message_fields in _MESSAGES.items():
-        message = file.message_type.add(name=name)
-        if name in _ONEOF:
-            message.oneof_decl.add(name="value")
-        for field, number, kind, repeated in message_fields:
-            added = message.field.add(name=field, number=number)
-            added.label = field_type.LABEL_REPEATED if repeated else field_type.LABEL_OPTIONAL
-            if kind in _MESSAGES:
-                added.type, added.type_name = field_type.TYPE_MESSAGE, f".otel_tf.x.{kind}"
-            else:
-                added.type = getattr(field_type, f"TYPE_{kind.upper()}")
-            if field in _ONEOF.get(name, ()):
-                added.oneof_index = 0
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    handlers = ptars.HandlerPool([pool.FindFileByName(file.name)])
-    return {
-        name: handlers.get_for_message(pool.FindMessageTypeByName(f"otel_tf.x.{name}"))
-        for name in (LINE, METADATA)
-    }
+    return _proto.handlers("otel_tf.xspace", _MESSAGES, _ONEOF, (LINE, METADATA))
 
 
 def handler(message: str) -> Any:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from otel_tf.correlator.sinks import check
 from otel_tf.errors import UserError
 from otel_tf.profiler.encode import Format, requests
 from otel_tf.profiler.limit import MOST_OPS, longest, summaries
@@ -17,29 +18,13 @@ from otel_tf.profiler.spans import batches, op_spans, resource_of
 if TYPE_CHECKING:
     from otel_tf.profiler.pipeline import Profile
 
-__all__ = ["KINDS", "OPS_SUFFIX", "check", "encoded", "write", "write_run"]
+__all__ = ["KINDS", "OPS_SUFFIX", "encoded", "write", "write_run"]
 
 Say = Callable[[str], None]
 
 KINDS = {"otlp": "FILE", "jaeger": "URL", "parquet": "DIR"}
 #: Not of the spool, which `otel-tf replay` sends on: these are more spans than Jaeger shows.
 OPS_SUFFIX = ".ops.jsonl"
-
-
-def check(spec: str) -> None:
-    """Says no to a sink that cannot be, before the work is done.
-
-    Raises:
-        UserError: ``spec`` is no ``kind=target`` with a kind of `KINDS`, or no address of an endpoint.
-    """
-    kind, _, target = spec.partition("=")
-    if kind not in KINDS or not target:
-        known = ", ".join(f"{name}={what}" for name, what in KINDS.items())
-        raise UserError(f"--to {spec}: not one of {known}")
-    if kind == "jaeger":
-        from otel_tf.correlator.sinks.jaeger import endpoint_of
-
-        endpoint_of(target)
 
 
 def encoded(
@@ -69,7 +54,7 @@ def write(profile: Profile, spec: str, say: Say) -> None:
     Raises:
         UserError: The sink is unknown, cannot be reached or written.
     """
-    check(spec)
+    check(spec, KINDS)
     kind, _, target = spec.partition("=")
     {"otlp": _write_otlp, "jaeger": _write_jaeger, "parquet": _write_parquet}[kind](profile, target, say)
 

@@ -14,6 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.json
 
+from otel_tf import _proto
+
 __all__ = ["NotColumns", "to_protobuf"]
 
 _LINES = "lines"
@@ -213,27 +215,9 @@ def _json_schema(*, plain: bool) -> pa.Schema:
 @cache
 def _handler() -> Any:
     """Returns what writes Arrow columns as serialized ``TracesData``."""
-    import ptars
-    from google.protobuf import descriptor_pb2, descriptor_pool
-
-    field_type = descriptor_pb2.FieldDescriptorProto
-    file = descriptor_pb2.FileDescriptorProto(
-        name="otel_tf/spool.proto", package="otel_tf.spool", syntax="proto3"
-    )
-    for name, fields in _MESSAGES.items():
-        message = file.message_type.add(name=name)
-        if name in _ONEOF:
-            message.oneof_decl.add(name="value")
-        for number, (field, kind, repeated) in fields.items():
-            added = message.field.add(name=field, number=number, json_name=field)
-            added.label = field_type.LABEL_REPEATED if repeated else field_type.LABEL_OPTIONAL
-            if kind in _MESSAGES:
-                added.type, added.type_name = field_type.TYPE_MESSAGE, f".otel_tf.spool.{kind}"
-            else:
-                added.type = getattr(field_type, f"TYPE_{kind.upper()}")
-            if name in _ONEOF:
-                added.oneof_index = 0
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    handlers = ptars.HandlerPool([pool.FindFileByName(file.name)])
-    return handlers.get_for_message(pool.FindMessageTypeByName("otel_tf.spool.TracesData"))
+    messages = {
+        name: [(field, number, kind, repeated) for number, (field, kind, repeated) in fields.items()]
+        for name, fields in _MESSAGES.items()
+    }
+    oneof = {name: [field for field, *_ in messages[name]] for name in _ONEOF}
+    return _proto.handlers("otel_tf.spool", messages, oneof, ["TracesData"])["TracesData"]

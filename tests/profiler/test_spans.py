@@ -11,12 +11,13 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from otel_tf.correlator import correlate
+from otel_tf.correlator.sinks import check
 from otel_tf.errors import UserError
 from otel_tf.profiler import linkage, profile
 from otel_tf.profiler.limit import longest
 from otel_tf.profiler.otlp import Json, Proto
 from otel_tf.profiler.regions import scope_of
-from otel_tf.profiler.sinks import check, encoded, write, write_run
+from otel_tf.profiler.sinks import KINDS, encoded, write, write_run
 from otel_tf.profiler.spans import op_spans
 from tests.jaeger_ui import traces_of
 from tests.profiler.pss import Cluster, one_after_another
@@ -363,7 +364,7 @@ def test_events_are_there_as_they_are_in_the_files(found):
 @pytest.mark.parametrize("spec", ["otlp", "otlp=", "perfetto=x", "jaeger=ftp://x", "jaeger=http://h:16686"])
 def test_a_sink_that_cannot_be_is_said_no_to_at_once(spec):
     with pytest.raises(UserError):
-        check(spec)
+        check(spec, KINDS)
 
 
 def test_ops_reach_jaeger(jaeger, found):

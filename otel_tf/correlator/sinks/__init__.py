@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from otel_tf.errors import UserError
@@ -17,15 +17,19 @@ __all__ = ["KINDS", "check", "write"]
 KINDS = {"parquet": "DIR", "jaeger": "URL", "otlp": "FILE", "perfetto": "FILE"}
 
 
-def check(spec: str) -> None:
+def check(spec: str, kinds: Mapping[str, str] = KINDS) -> None:
     """Says no to a sink that cannot be, before the work is done.
 
+    Args:
+        spec: ``kind=target``.
+        kinds: Those there are, and what each wants.
+
     Raises:
-        UserError: ``spec`` is no ``kind=target`` with a kind of `KINDS`, or no address of an endpoint.
+        UserError: ``spec`` is no ``kind=target`` with one of ``kinds``, or no address of an endpoint.
     """
     kind, _, target = spec.partition("=")
-    if kind not in KINDS or not target:
-        known = ", ".join(f"{name}={what}" for name, what in KINDS.items())
+    if kind not in kinds or not target:
+        known = ", ".join(f"{name}={what}" for name, what in kinds.items())
         raise UserError(f"--to {spec}: not one of {known}")
     if kind == "jaeger":
         importlib.import_module("otel_tf.correlator.sinks.jaeger").endpoint_of(target)

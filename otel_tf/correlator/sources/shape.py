@@ -8,6 +8,8 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+from otel_tf import _proto
+
 __all__ = ["proto_handler"]
 
 _MESSAGES: dict[str, list[tuple[str, int, str, bool]]] = {
@@ -45,31 +47,11 @@ _MESSAGES: dict[str, list[tuple[str, int, str, bool]]] = {
     "ResourceSpans": [("resource", 1, "Resource", False), ("scopeSpans", 2, "ScopeSpans", True)],
     "TracesData": [("resourceSpans", 1, "ResourceSpans", True)],
 }
-_ONEOF = ("Value",)  # which of their fields is set matters, also when it is 0 or ""
+#: Which of these is set matters, also when it is 0 or "".
+_ONEOF = {"Value": [field for field, *_ in _MESSAGES["Value"]]}
 
 
 @cache
 def proto_handler() -> Any:
     """Returns the handler that turns serialized ``TracesData`` messages into Arrow and back."""
-    import ptars
-    from google.protobuf import descriptor_pb2, descriptor_pool
-
-    field_type = descriptor_pb2.FieldDescriptorProto
-    file = descriptor_pb2.FileDescriptorProto(name="otel_tf/traces.proto", package="otel_tf", syntax="proto3")
-    for name, fields in _MESSAGES.items():
-        message = file.message_type.add(name=name)
-        if name in _ONEOF:
-            message.oneof_decl.add(name="value")
-        for field, number, kind, repeated in fields:
-            added = message.field.add(name=field, number=number, json_name=field)
-            added.label = field_type.LABEL_REPEATED if repeated else field_type.LABEL_OPTIONAL
-            if kind in _MESSAGES:
-                added.type, added.type_name = field_type.TYPE_MESSAGE, f".otel_tf.{kind}"
-            else:
-                added.type = getattr(field_type, f"TYPE_{kind.upper()}")
-            if name in _ONEOF:
-                added.oneof_index = 0
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    handlers = ptars.HandlerPool([pool.FindFileByName(file.name)])
-    return handlers.get_for_message(pool.FindMessageTypeByName("otel_tf.TracesData"))
+    return _proto.handlers("otel_tf.traces", _MESSAGES, _ONEOF, ["TracesData"])["TracesData"]
