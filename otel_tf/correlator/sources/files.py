@@ -10,6 +10,7 @@ from typing import Any, BinaryIO
 
 import pyarrow as pa
 
+from otel_tf.diagnostics.failure_file import FAILURES_SUFFIX
 from otel_tf.errors import UserError
 
 __all__ = ["Format", "damage_of", "decompress", "find", "format_of", "is_compressed", "open_binary"]
@@ -17,8 +18,8 @@ __all__ = ["Format", "damage_of", "decompress", "find", "format_of", "is_compres
 _HEAD_BYTES = 1 << 16
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _BOM = b"\xef\xbb\xbf"
-#: What a run notes beside its spans, for profiles.
-_NOTES = (".cluster.json", ".graph.json")
+#: What a run notes beside its spans: for profiles, and of failures.
+_NOTES = (".cluster.json", ".graph.json", FAILURES_SUFFIX)
 _TRACES_LINE = re.compile(rb'^\{\s*"(resourceSpans|result|data)"\s*:', re.MULTILINE)
 #: Tags that may stand first in a ``ResourceSpans`` (resource, scope_spans, schema_url) and in those.
 _SCHEMA_URL = b"\x1a"

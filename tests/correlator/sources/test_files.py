@@ -68,6 +68,7 @@ def test_a_run_directory_with_all_that_may_lie_in_it(samples, tmp_path):
     clock = {"domain": "boot-1", "process": "a", "mono_ns": 1, "wall_ns": 2, "max_error_ns": 3}
     (run / "worker-1.clocks.jsonl").write_text(json.dumps(clock) + "\n")
     (run / "worker-1.logs.jsonl").write_text('{"resourceLogs":[]}\n')
+    (run / "worker-1.failures.jsonl").write_text('{"run_id":"r","worker":"worker:1","global_step":3}\n')
     (run / "empty.traces.jsonl").touch()
     (run / "train.log").write_text("Epoch 1/5\n")
     (run / ".hidden.jsonl").write_text("not JSON\n")
