@@ -116,6 +116,12 @@ class Settings:
         "at.",
         int,
     )
+    tf_summaries: bool = _setting(
+        "OTEL_TF_SUMMARIES",
+        False,
+        "Put what the program writes with `tf.summary.scalar` and `histogram` on its steps, too.",
+        bool,
+    )
     flush_interval_ms: int = _setting(
         "OTEL_TF_FLUSH_INTERVAL", 200, "How long a finished span may wait before it is spooled, in ms.", int
     )

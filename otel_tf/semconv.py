@@ -128,6 +128,19 @@ TENSOR_NORM: Final = "tensorflow.tensor.norm"
 TENSOR_PROBLEM: Final = "tensorflow.tensor.problem"
 EVENT_WATCH: Final = "tensor.watch"
 WATCH_SUMMARIES: Final = "tensorflow.watch.summaries"
+
+# -- what the program writes with tf.summary -----------------------------------------------
+SPAN_SUMMARY: Final = "summary"
+EVENT_SCALAR: Final = "summary.scalar"
+EVENT_HISTOGRAM: Final = "summary.histogram"
+SUMMARY_TAG: Final = "tensorflow.summary.tag"
+SUMMARY_STEP: Final = "tensorflow.summary.step"
+SUMMARY_VALUE: Final = "tensorflow.summary.value"
+SUMMARY_BUCKETS: Final = "tensorflow.summary.buckets"
+SUMMARY_LOGDIR: Final = "tensorflow.summary.logdir"
+SUMMARY_LEFT_OUT: Final = "tensorflow.summary.left_out"
+
+# -- exceptions ----------------------------------------------------------------------------
 EVENT_EXCEPTION: Final = "exception"
 EXCEPTION_TYPE: Final = "exception.type"
 EXCEPTION_MESSAGE: Final = "exception.message"

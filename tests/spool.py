@@ -34,7 +34,7 @@ def _value(value: dict[str, Any]) -> Any:
     return int(content) if kind == "intValue" else content
 
 
-def _attributes(pairs: list[dict[str, Any]]) -> dict[str, Any]:
+def attributes(pairs: list[dict[str, Any]]) -> dict[str, Any]:
     return {pair["key"]: _value(pair["value"]) for pair in pairs}
 
 
@@ -44,7 +44,7 @@ def spans(run_dir: Path, name: str | None = None) -> list[SpooledSpan]:
     for file in sorted(run_dir.glob("*.traces.jsonl")):
         for line in file.read_text().splitlines():
             for resource_spans in json.loads(line)["resourceSpans"]:
-                resource = _attributes(resource_spans["resource"]["attributes"])
+                resource = attributes(resource_spans["resource"]["attributes"])
                 for scope_spans in resource_spans["scopeSpans"]:
                     found += [_span(span, resource) for span in scope_spans["spans"]]
     return [span for span in found if name in (None, span.name)]
@@ -60,7 +60,7 @@ def _span(span: dict[str, Any], resource: dict[str, Any]) -> SpooledSpan:
         start_ns=int(span["startTimeUnixNano"]),
         end_ns=int(span["endTimeUnixNano"]),
         status=span.get("status", {}),
-        attributes=_attributes(span.get("attributes", [])),
+        attributes=attributes(span.get("attributes", [])),
         resource=resource,
         events=span.get("events", []),
     )

@@ -27,6 +27,7 @@ from otel_tf.instrumentation.parameter_server.coordinator import CoordinatorSeam
 from otel_tf.instrumentation.profiler.capture import CaptureSeam
 from otel_tf.instrumentation.seams import Seam, Seams
 from otel_tf.instrumentation.session.seam import SessionSeam
+from otel_tf.instrumentation.summaries import SummarySeam
 from otel_tf.instrumentation.tracing import TracingSeam
 
 __all__ = ["Handle", "attached", "instrument", "recording", "step", "uninstrument", "watch", "watched"]
@@ -201,6 +202,7 @@ def _seams(core: Core) -> list[Seam]:
     pipeline, settings, identity = core.pipeline, core.settings, core.identity
     steps, run_spans = core.steps, core.run_spans
     checkpoints = CheckpointSeam(steps, run_spans)
+    summaries = [SummarySeam(pipeline, identity, steps)] if settings.tf_summaries else []
     return [
         FunctionCallSeam(pipeline, steps),
         TracingSeam(pipeline, steps, run_spans),
@@ -213,6 +215,7 @@ def _seams(core: Core) -> list[Seam]:
         WorkersSeam(pipeline, settings, identity),
         LogSeam(pipeline, settings, identity, steps),
         CaptureSeam(pipeline, settings, identity, steps, core.run_spans),
+        *summaries,
     ]
 
 
