@@ -19,6 +19,7 @@ from otel_tf.cli.main import main
 from otel_tf.correlator import correlate
 from otel_tf.jaeger import die_with_parent
 from tests.spool import spans
+from tests.telemetry.support import http_collector
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 
@@ -80,8 +81,15 @@ def ports(count: int) -> str:
     return " ".join(map(str, free_ports(count)))
 
 
-def test_keras_fit(tmp_path: Path) -> None:
-    report = ran(tmp_path, python("keras_fit.py"))
+def test_keras_fit_with_an_endpoint(tmp_path: Path) -> None:
+    with http_collector() as collector:
+        variables = {
+            "OTEL_TRACES_EXPORTER": "otlp",
+            "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
+            "OTEL_EXPORTER_OTLP_ENDPOINT": collector.endpoint,
+        }
+        report = ran(tmp_path, python("keras_fit.py"), **variables)
+    assert len(collector.spans) == report["spans"]
     assert report["steps"] == {"local:0": {"count": 84, "first": 1, "last": 84}}
 
 

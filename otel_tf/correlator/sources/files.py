@@ -10,16 +10,15 @@ from typing import Any, BinaryIO
 
 import pyarrow as pa
 
-from otel_tf.diagnostics.failure_file import FAILURES_SUFFIX
 from otel_tf.errors import UserError
 
-__all__ = ["Format", "damage_of", "decompress", "find", "format_of", "is_compressed", "open_binary"]
+__all__ = ["NOTES", "Format", "damage_of", "decompress", "find", "format_of", "is_compressed", "open_binary"]
 
 _HEAD_BYTES = 1 << 16
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _BOM = b"\xef\xbb\xbf"
-#: What a run notes beside its spans: for profiles, and of failures.
-_NOTES = (".cluster.json", ".graph.json", FAILURES_SUFFIX)
+#: What a run notes beside its spans: for profiles, of failures, of what an endpoint has acknowledged.
+NOTES = (".cluster.json", ".graph.json", ".failures.jsonl", ".sent")
 _TRACES_LINE = re.compile(rb'^\{\s*"(resourceSpans|result|data)"\s*:', re.MULTILINE)
 #: Tags that may stand first in a ``ResourceSpans`` (resource, scope_spans, schema_url) and in those.
 _SCHEMA_URL = b"\x1a"
@@ -55,7 +54,7 @@ def find(path: Path) -> list[tuple[Path, Format]]:
             (file, format_of(file))
             for file in sorted(path.rglob("*"))
             if file.is_file()
-            and not file.name.endswith(_NOTES)
+            and not file.name.endswith(NOTES)
             and not any(part.startswith(".") for part in file.relative_to(path).parts)
         ]
     except OSError as error:

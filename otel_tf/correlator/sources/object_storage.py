@@ -20,7 +20,7 @@ import pyarrow.fs
 
 from otel_tf.correlator import pieces
 from otel_tf.correlator.sources.chunks import Chunk, Piece
-from otel_tf.correlator.sources.files import Format, format_of
+from otel_tf.correlator.sources.files import NOTES, Format, format_of
 from otel_tf.correlator.sources.parts import parts_of
 from otel_tf.correlator.sources.readers import answers
 from otel_tf.correlator.sources.skipped import Skipped
@@ -123,7 +123,7 @@ def _paths(spec: str) -> list[str]:
     found = [
         file
         for file, names in sorted(parts.items())
-        if not any(name.startswith(".") or name in _NOT_SPANS for name in names)
+        if not file.endswith(NOTES) and not any(name.startswith(".") or name in _NOT_SPANS for name in names)
     ]
     # As of a local folder: Parquet beside OTLP was written from the same spans.
     otlp = [file for file in found if not file.endswith(".parquet")]

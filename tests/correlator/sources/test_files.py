@@ -69,6 +69,7 @@ def test_a_run_directory_with_all_that_may_lie_in_it(samples, tmp_path):
     (run / "worker-1.clocks.jsonl").write_text(json.dumps(clock) + "\n")
     (run / "worker-1.logs.jsonl").write_text('{"resourceLogs":[]}\n')
     (run / "worker-1.failures.jsonl").write_text('{"run_id":"r","worker":"worker:1","global_step":3}\n')
+    (run / "worker-1.sent").write_text('{"offset":0,"length":1851,"spans":1}\n')
     (run / "empty.traces.jsonl").touch()
     (run / "train.log").write_text("Epoch 1/5\n")
     (run / ".hidden.jsonl").write_text("not JSON\n")

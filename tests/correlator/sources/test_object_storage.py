@@ -79,11 +79,14 @@ def test_compressed_files_and_single_ones(storage: Storage, run: Path) -> None:
     assert there.spans.equals(sources.read([str(file)]).spans)
 
 
-def test_what_an_earlier_correlation_wrote_is_left_out(storage: Storage, run: Path) -> None:
+def test_what_is_beside_the_spans_is_left_out(storage: Storage, run: Path) -> None:
     path = stored(storage, run, "mixed")
     storage.put(f"{path}/spans.parquet", b"PAR1")
     storage.put(f"{path}/.hidden", b"?")
-    assert sources.read([storage.address(path)]).spans.num_rows == 3000
+    storage.put(f"{path}/worker-0.sent", b'{"offset":0,"length":1851,"spans":1}\n')
+    ingested = sources.read([storage.address(path)])
+    assert ingested.spans.num_rows == 3000
+    assert ingested.skipped == {}
 
 
 @pytest.mark.parametrize(
