@@ -109,8 +109,9 @@ def worst_first(summaries: Sequence[TensorSummary]) -> list[TensorSummary]:
     return sorted(summaries, key=key)
 
 
-#: Order of the numbers in a summary that a graph makes; the counts of a histogram follow.
-ROW = ("time", "size", "nan", "inf", "min", "max", "mean", "norm")
+#: Order of the numbers in a summary that a graph makes; the counts of a histogram follow. The last two are
+#: sums, of the finite elements and of their squares: whoever reads them has the time to divide.
+ROW = ("time", "size", "nan", "inf", "min", "max", "sum", "squares")
 
 
 def of_row(row: Sequence[float], **known: Any) -> TensorSummary:
@@ -125,8 +126,12 @@ def of_row(row: Sequence[float], **known: Any) -> TensorSummary:
     if size == 1 and not math.isfinite(numbers[0]):
         # Of a single number the graph leaves it to us to see what it is.
         nan, inf = float(math.isnan(numbers[0])), float(math.isinf(numbers[0]))
-    finite = size - nan - inf > 0
-    least, greatest, mean, norm = (*numbers[:3], abs(numbers[3])) if finite else (None,) * 4
+    least = greatest = mean = norm = None
+    finite = size - nan - inf
+    if finite > 0:
+        least, greatest, total, squares = numbers
+        mean = total / finite
+        norm = abs(total) if finite == 1 else math.sqrt(squares)
     return TensorSummary(
         size=int(size),
         nan=int(nan),

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from otel_tf.diagnostics.summary import BOUNDS
 
-__all__ = ["parts_of_scalar", "row_of", "summarise", "takes"]
+__all__ = ["row_of", "summarise", "takes"]
 
 #: Types that are summed as they are; others are converted first.
 _WIDE = (tf.float32, tf.float64)
@@ -20,52 +20,45 @@ def takes(dtype: Any) -> bool:
     return bool(dtype.is_floating or dtype.is_integer or dtype.is_bool) and not dtype.is_quantized
 
 
-def row_of(
-    tensor: tf.Tensor, time_s: tf.Tensor, *, histogram: bool, compiled: bool = False
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns a tensor's summary, float64 by `otel_tf.diagnostics.summary.ROW`, and whether all is finite.
+def row_of(tensor: tf.Tensor, *, histogram: bool, compiled: bool = False) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns a tensor's summary, and whether all is finite.
 
-    As long as all elements are finite, which the sum of their squares tells, it takes four sums of the
-    tensor as it is. Where they are not, or their squares are too large, it looks closer.
+    The summary is float64 by `otel_tf.diagnostics.summary.ROW`, without the time. As long as all elements are
+    finite, which the sum of their squares tells, it takes four sums of the tensor as it is. Where they are
+    not, or their squares are too large, it looks closer.
 
     Args:
         tensor: Of a type that `takes` takes.
-        time_s: When, float64 s.
         histogram: Whether the counts of a histogram follow.
         compiled: Whether XLA compiles it.
     """
     dtype = tensor.dtype
     if dtype not in _WIDE:
         tensor = tf.cast(tensor, tf.float32 if dtype.is_floating and dtype.size < 4 else tf.float64)
-    zero = tf.zeros([], tf.float64)
-    size = tf.cast(tf.size(tensor), tf.float64)
     values = tensor if tensor.shape.rank == 1 else tf.reshape(tensor, [-1])
     squares = 2.0 * tf.nn.l2_loss(values)
 
     def plainly() -> tuple[tf.Tensor, tf.Tensor]:
         sums = [tf.reduce_min(values), tf.reduce_max(values), tf.reduce_sum(values), squares]
-        least, greatest, total, square = tf.unstack(tf.cast(tf.stack(sums), tf.float64))
-        row = tf.stack(
-            [time_s, size, zero, zero, least, greatest, tf.math.divide_no_nan(total, size), tf.sqrt(square)]
-        )
-        return tf.concat([row, _counts(values, compiled)], 0) if histogram else row, tf.constant(True)
+        parts = [_counted(values), tf.cast(tf.stack(sums), tf.float64)]
+        return tf.concat([*parts, _counts(values, compiled)] if histogram else parts, 0), tf.constant(True)
 
     def closely() -> tuple[tf.Tensor, tf.Tensor]:
         wide = tf.cast(values, tf.float64)
         finite = tf.math.is_finite(wide)
+        size = tf.cast(tf.size(values), tf.float64)
         nan = tf.reduce_sum(tf.cast(tf.math.is_nan(wide), tf.float64))
         count = tf.reduce_sum(tf.cast(finite, tf.float64))
-        kept = tf.where(finite, wide, zero)
+        kept = tf.where(finite, wide, tf.zeros([], tf.float64))
         row = tf.stack(
             [
-                time_s,
                 size,
                 nan,
                 size - nan - count,
                 tf.reduce_min(tf.where(finite, wide, tf.float64.max)),
                 tf.reduce_max(tf.where(finite, wide, tf.float64.min)),
-                tf.math.divide_no_nan(tf.reduce_sum(kept), count),
-                tf.sqrt(tf.reduce_sum(kept * kept)),
+                tf.reduce_sum(kept),
+                tf.reduce_sum(kept * kept),
             ]
         )
         if not histogram:
@@ -79,15 +72,12 @@ def row_of(
     return row, finite
 
 
-def parts_of_scalar(tensor: tf.Tensor, time_s: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
-    """Returns the numbers of the row of a single number, without a histogram, and whether it is finite.
-
-    As few ops as there can be: a loss is watched every step. Whoever reads the row sees from the number
-    itself whether it is NaN or infinite.
-    """
-    value = tf.cast(tensor, tf.float64)
-    one, zero = tf.constant(1.0, tf.float64), tf.constant(0.0, tf.float64)
-    return [time_s, one, zero, zero, *[value] * 4], tf.math.is_finite(value)
+def _counted(values: tf.Tensor) -> tf.Tensor:
+    """Returns how many elements there are, and that none of them is NaN or infinite: float64[3]."""
+    (size,) = values.shape
+    if size is not None:
+        return tf.constant([size, 0, 0], tf.float64)
+    return tf.stack([tf.cast(tf.size(values), tf.float64), *[tf.zeros([], tf.float64)] * 2])
 
 
 def _counts(values: tf.Tensor, compiled: bool) -> tf.Tensor:
@@ -109,8 +99,8 @@ def _counts(values: tf.Tensor, compiled: bool) -> tf.Tensor:
 def _summarising(dtype: Any) -> Any:
     @tf.function(autograph=False, input_signature=[tf.TensorSpec(None, dtype)])
     def otel_tf_summarise(tensor: tf.Tensor) -> tf.Tensor:
-        row, _ = row_of(tf.reshape(tensor, [-1]), tf.zeros([], tf.float64), histogram=True)
-        return row
+        row, _ = row_of(tf.reshape(tensor, [-1]), histogram=True)
+        return tf.concat([tf.zeros([1], tf.float64), row], 0)
 
     return otel_tf_summarise
 

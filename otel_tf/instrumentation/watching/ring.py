@@ -12,6 +12,7 @@ in one more row, until somebody has taken note.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -20,7 +21,7 @@ from tensorflow.python.framework import ops
 from tensorflow.python.ops import control_flow_util
 
 from otel_tf.diagnostics.summary import BOUNDS, ROW
-from otel_tf.instrumentation.failure.rows import parts_of_scalar, row_of
+from otel_tf.instrumentation.failure.rows import row_of
 
 __all__ = ["Ring", "can_hold", "device_of", "is_compiled", "on_task", "push"]
 
@@ -28,6 +29,8 @@ __all__ = ["Ring", "can_hold", "device_of", "is_compiled", "on_task", "push"]
 _RUN = 1
 #: In the last row: runs, and those of them that had finite elements only or that somebody has taken note of.
 _COUNTS = 2
+#: Of a single number: when, and the number, from which all else follows.
+_OF_NUMBER = 2
 #: Keeps our ops' names apart from the user's, which stay as they are.
 _SCOPE = "otel_tf"
 
@@ -40,6 +43,8 @@ class Ring:
         name: Of the watch.
         keep: Summaries that are kept.
         histogram: Whether they have histograms.
+        number: Whether the tensor is a single number, whose rows are short: a loss is watched every step, and
+            every op of its graph counts.
         device: Where it lives: of the task that runs the graph, unless it names one.
         dtype: The tensor's type.
         shape: The tensor's shape, as far as it is known; for people.
@@ -49,6 +54,7 @@ class Ring:
     name: str
     keep: int
     histogram: bool
+    number: bool
     device: str
     dtype: str
     shape: tuple[int, ...] | None
@@ -58,14 +64,22 @@ class Ring:
     def shape_of_all(self) -> list[int]:
         """Shape of its variable: the rows, one more row, the counts.
 
-        Each row is which run of the watch it was, from 1, and then the summary.
+        Each row is which run of the watch it was, from 1, and then the summary, or of a number when and what.
         """
-        return [self.keep + 2, _RUN + len(ROW) + (len(BOUNDS) + 1 if self.histogram else 0)]
+        summary = _OF_NUMBER if self.number else len(ROW) + (len(BOUNDS) + 1 if self.histogram else 0)
+        return [self.keep + 2, _RUN + summary]
 
     @property
     def counts_at(self) -> int:
         """Place of the row with the counts."""
         return self.keep + 1
+
+    def summary_of(self, row: Sequence[float]) -> Sequence[float]:
+        """Returns the summary in a row, by `ROW`; NaN and infinity of a number are left to `of_row`."""
+        if not self.number:
+            return row[_RUN:]
+        time_s, number = row[_RUN:]
+        return [time_s, 1.0, 0.0, 0.0, *[number] * 3, number * number]
 
     def handle(self) -> tf.Tensor:
         """Returns its variable, as an op of the current graph or eagerly, on the current device."""
@@ -160,21 +174,22 @@ def _written(
     # Every op counts, and to cut a number out by the usual way takes five.
     runs, good, *_ = tf.raw_ops.Unpack(value=counts, num=width)
     run = runs + 1.0
-    if tensor.shape.rank == 0 and not ring.histogram:
-        parts, finite = parts_of_scalar(tensor, time_s)
-        row = tf.stack([run, *parts])
+    empty = width - _COUNTS
+    if ring.number:
+        number = tf.cast(tensor, tf.float64)
+        good_now = good + tf.cast(tf.math.is_finite(number), tf.float64)
+        rows = tf.stack([run, good_now, *[tf.constant(0.0, tf.float64)] * empty, run, time_s, number])
     else:
-        summary, finite = row_of(tensor, time_s, histogram=ring.histogram, compiled=compiled)
-        row = tf.concat([tf.expand_dims(run, 0), summary], 0)
-    counted = tf.concat(
-        [tf.stack([run, good + tf.cast(finite, tf.float64)]), tf.zeros([width - _COUNTS], tf.float64)], 0
-    )
+        summary, finite = row_of(tensor, histogram=ring.histogram, compiled=compiled)
+        good_now = good + tf.cast(finite, tf.float64)
+        counted = [tf.stack([run, good_now]), tf.zeros([empty], tf.float64)]
+        rows = tf.concat([*counted, tf.stack([run, time_s]), summary], 0)
     # While nobody has taken note of what was wrong, the last row but one is the only one to change.
     place = tf.where(runs > good, tf.constant(float(ring.keep), tf.float64), runs % ring.keep)
     return tf.raw_ops.ResourceScatterUpdate(
         resource=handle,
         indices=tf.stack([tf.constant(ring.counts_at), tf.cast(place, tf.int32)]),
-        updates=tf.stack([counted, row]),
+        updates=tf.reshape(rows, [2, width]),
     )
 
 

@@ -110,7 +110,8 @@ class Watches:
     def _ring(self, name: str, tensor: Any, histogram: bool, keep: int) -> Ring | None:
         device = device_of(tensor)
         shape = tuple(tensor.shape) if tensor.shape.is_fully_defined() else None
-        key = (name, device, histogram, keep)
+        number = shape == () and not histogram
+        key = (name, device, histogram, number, keep)
         with self._lock:
             found = self._rings.get(key)
             if found is None:
@@ -118,7 +119,7 @@ class Watches:
                     self._say("", f"more than {_MOST_RINGS} tensors: {name!r} and later ones are not watched")
                     return None
                 stem = f"otel_tf/watch/{self.incarnation}/{len(self._rings)}"
-                found = Ring(name, keep, histogram, device, tensor.dtype.name, shape, stem)
+                found = Ring(name, keep, histogram, number, device, tensor.dtype.name, shape, stem)
                 self._rings[key] = found
             return found
 
@@ -172,7 +173,7 @@ class Watches:
             device = tf.DeviceSpec.from_string(found.device).to_string()
             summaries = tuple(
                 of_row(
-                    row[1:],
+                    ring.summary_of(row),
                     name=ring.name,
                     group="watch",
                     run=int(row[0]),
