@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from otel_tf import semconv
+from otel_tf._proto import field, varint
 from otel_tf.profiler.encode import Bytes, Int, Layout, Piece
 
 __all__ = ["Json", "Proto"]
@@ -71,27 +72,27 @@ class Proto:
             ("end_ns", 8),
         ]
         for key, value in layout.fixed:
-            pieces.append(_field(b"\x4a", _key_value(key, value)))
+            pieces.append(field(b"\x4a", _key_value(key, value)))
         for key in layout.integers:
             width = widths[key]
-            name = _field(b"\x0a", key.encode())
+            name = field(b"\x0a", key.encode())
             inside = len(name) + 3 + width
             pieces += [
-                b"\x4a" + _length(inside) + name + b"\x12" + _length(1 + width) + b"\x18",
+                b"\x4a" + varint(inside) + name + b"\x12" + varint(1 + width) + b"\x18",
                 (key, width),
             ]
         if layout.linked:
             pieces += [b"\x6a\x1c\x0a\x10", ("link_hi", 8), ("link_lo", 8), b"\x12\x08", ("link_span", 8)]
         size = sum(len(piece) if isinstance(piece, bytes) else piece[1] for piece in pieces)
-        return [b"\x12" + _length(size), *pieces]
+        return [b"\x12" + varint(size), *pieces]
 
     def request(self, resource: Mapping[str, Any], rows: list[bytes]) -> bytes:
         """See `Format`."""
-        about = b"".join(_field(b"\x0a", _key_value(key, value)) for key, value in resource.items())
-        scope = _field(b"\x0a", _field(b"\x0a", semconv.SCOPE.encode()))
+        about = b"".join(field(b"\x0a", _key_value(key, value)) for key, value in resource.items())
+        scope = field(b"\x0a", field(b"\x0a", semconv.SCOPE.encode()))
         size = len(scope) + sum(map(len, rows))
-        head = _field(b"\x0a", about) + b"\x12" + _length(size) + scope
-        return b"".join([b"\x0a", _length(len(head) - len(scope) + size), head, *rows])
+        head = field(b"\x0a", about) + b"\x12" + varint(size) + scope
+        return b"".join([b"\x0a", varint(len(head) - len(scope) + size), head, *rows])
 
 
 class Json:
@@ -188,19 +189,6 @@ def _digits(values: npt.NDArray[np.uint64], count: int) -> Bytes:
         found[:, place] = _FOUR_DIGITS[(rest - left * np.uint64(10_000)).view(np.int64)]
         rest = left
     return found.view(np.uint8)[:, 4 * fours - count :]
-
-
-def _length(size: int) -> bytes:
-    found = bytearray()
-    while size > 0x7F:
-        found.append(size & 0x7F | 0x80)
-        size >>= 7
-    found.append(size)
-    return bytes(found)
-
-
-def _field(tag: bytes, content: bytes) -> bytes:
-    return tag + _length(len(content)) + content
 
 
 def _key_value(key: str, value: Any) -> bytes:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from otel_tf import __version__, semconv
+from otel_tf._proto import field, varint
 from otel_tf.telemetry import _json, _sdk
 from otel_tf.telemetry._batch import MAX_BYTES, Batch
 from otel_tf.telemetry._values import clean, clean_text
@@ -47,23 +48,13 @@ _HAS_IS_REMOTE, _IS_REMOTE = 0x100, 0x200
 _SPANS = b"\x12"  # of ScopeSpans
 
 
-def _varint(value: int) -> bytes:
-    """Encodes a non-negative integer below 2**64, seven bits a byte, the lowest first."""
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
 #: The last one or two bytes of a number, and two bytes from its middle, by their fourteen bits.
-_LAST = [_varint(value) for value in range(1 << 14)]
+_LAST = [varint(value) for value in range(1 << 14)]
 _MIDDLE = [bytes((value & 0x7F | 0x80, value >> 7 | 0x80)) for value in range(1 << 14)]
 
 
 def _number(value: int) -> bytes:
-    """Encodes a non-negative int64, as `_varint` but fourteen bits at a time."""
+    """Encodes a non-negative int64, as `varint` but fourteen bits at a time."""
     if value < 0x4000:
         return _LAST[value]
     if value < 0x1000_0000:
@@ -74,10 +65,6 @@ def _number(value: int) -> bytes:
         _MIDDLE[value & 0x3FFF] + _MIDDLE[value >> 14 & 0x3FFF] + _MIDDLE[value >> 28 & 0x3FFF]
         + _number(value >> 42)
     )  # fmt: skip
-
-
-def _field(tag: bytes, content: bytes) -> bytes:
-    return tag + _varint(len(content)) + content
 
 
 def _attribute_by_protobuf(key: str, value: Any) -> bytes:
@@ -118,13 +105,13 @@ class _Field:
     def __init__(self, key: str) -> None:
         self._key = key
         name = clean_text(key)
-        encoded = _field(b"\x0a", name.encode())
+        encoded = field(b"\x0a", name.encode())
         self._json_int = f'{{"key":{_json.text(name)},"value":{{"intValue":"'
         # An int64 takes one to ten bytes; all that stands before them, by their number.
         self._ints = [b""]
         for size in range(1, 11):
-            content = encoded + b"\x12" + _varint(size + 1) + b"\x18"
-            self._ints.append(_ATTRIBUTE + _varint(len(content) + size) + content)
+            content = encoded + b"\x12" + varint(size + 1) + b"\x18"
+            self._ints.append(_ATTRIBUTE + varint(len(content) + size) + content)
         self._texts: dict[Any, tuple[str, bytes]] = {}
 
     def json(self, value: Any) -> str:
@@ -170,7 +157,7 @@ class _Template:
         for flags in (_HAS_IS_REMOTE, _HAS_IS_REMOTE | (_IS_REMOTE if layout.remote_parent else 0)):
             self.json_heads.append(f'"flags":{flags},"name":{_json.text(name)},"kind":{int(layout.kind)}')
             self.proto_heads.append(
-                _field(_NAME, name.encode()) + _KIND + _varint(layout.kind) + _EMPTY_STATUS
+                field(_NAME, name.encode()) + _KIND + varint(layout.kind) + _EMPTY_STATUS
                 + _FLAGS + struct.pack("<I", flags) + proto_constants
             )  # fmt: skip
 
@@ -235,7 +222,7 @@ def _resource_spans(resource: TaskResource, spans: Sequence[bytes]) -> bytes:
         for key, value in resource.attributes.items():
             _fill(message.resource.attributes.add(key=clean_text(key)).value, clean(value))
         head = resource.templates["proto"] = bytes(message.SerializeToString())
-    return _field(b"\x0a", head + _field(b"\x12", _scope_spans(spans)))
+    return field(b"\x0a", head + field(b"\x12", _scope_spans(spans)))
 
 
 class FastShaper:
@@ -304,4 +291,4 @@ def _json_of(record: Record) -> str:
 def _proto_of(record: Record) -> bytes:
     if _is_plain(record):
         return _proto_span(_template(record.layout), record)
-    return _field(_SPANS, _sdk.encode_one(_sdk.readable(record)))
+    return field(_SPANS, _sdk.encode_one(_sdk.readable(record)))
